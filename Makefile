@@ -118,13 +118,13 @@ bench-record: ## Measure recording against a baseline (PARTS="batch pipeline" se
 	@dev/prepare build
 	@dev/prepare services
 	cargo bench --locked --bench record --no-run
-	KAFKA_FAST=1 dev/with-services cargo bench --locked --bench record -- $(PARTS)
+	KAFKA_FAST=1 POSTGRES_FLEET_SETTINGS=1 dev/with-services cargo bench --locked --bench record -- $(PARTS)
 
 bench-api: ## Measure the REST API against a baseline server and plain SQL (PARTS="status pages" selects parts)
 	@dev/prepare build
 	@dev/prepare services
 	cargo bench --locked --bench api --no-run
-	dev/with-services cargo bench --locked --bench api -- $(PARTS)
+	POSTGRES_FLEET_SETTINGS=1 dev/with-services cargo bench --locked --bench api -- $(PARTS)
 
 bench-memory: ## Measure memory under attacks with large messages and lists (PARTS="responses lists" selects parts)
 	@dev/prepare build

@@ -96,7 +96,9 @@ fn check_topic_in_scheme(topics: &TopicScheme, topic: &str) {
     );
 
     let filters = topics.subscription_filters();
-    let is_subscribed = filters.iter().any(|filter| filter_matches(filter, topic));
+    let is_subscribed = filters
+        .iter()
+        .any(|(_, filter)| filter_matches(filter, topic));
     let is_from_client =
         parsed.is_some_and(|topic| topic.channel.direction() == Direction::FromClient);
     assert!(

@@ -79,8 +79,14 @@ pub(super) async fn accept_connections(
                     reject(RejectionReason::TooManyPendingConnections);
                     continue;
                 };
-                let connection =
-                    serve_connection(state.clone(), stream, peer, tls.clone(), pending_slot);
+                // Boxed, because `select!` would need the memory of the future twice.
+                let connection = Box::pin(serve_connection(
+                    state.clone(),
+                    stream,
+                    peer,
+                    tls.clone(),
+                    pending_slot,
+                ));
                 let rejections = state.rejections.clone();
                 tasks.spawn_item("mqtt_connection", async move {
                     tokio::select! {

@@ -25,6 +25,7 @@ mod packet_reader;
 mod pending_connections;
 mod publish;
 mod rejection;
+mod router_shards;
 mod serve_connection;
 mod session;
 mod settings;
@@ -40,10 +41,7 @@ use std::time::Duration;
 
 use mqtt5::broker::config::BrokerConfig;
 use mqtt5::broker::resource_monitor::{ResourceLimits, ResourceMonitor};
-use mqtt5::broker::router::MessageRouter;
-use mqtt5::broker::storage::{MemoryBackend, QueueLimits};
 use mqtt5::broker::sys_topics::BrokerStats;
-use mqtt5::broker::{DynamicStorage, StorageBackend as _};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
@@ -67,15 +65,11 @@ use live_connections::LiveConnections;
 use packet_reader::PacketLimits;
 use pending_connections::PendingConnections;
 use rejection::Rejections;
+use router_shards::RouterShards;
 use takeovers::TakeoverDetector;
 
 /// Time for which `mqtt5` stores the session of a disconnected client in memory.
 const SESSION_EXPIRY: Duration = Duration::from_mins(5);
-/// Limits of a session queue. The queue contains the messages to one disconnected client.
-const SESSION_QUEUE_LIMITS: QueueLimits = QueueLimits {
-    max_messages: 1000,
-    max_bytes: 8 * 1024 * 1024,
-};
 /// Maximum number of buffered messages to one connected client. When the buffer is full, the
 /// publisher of the next message waits.
 const MAX_BUFFERED_MESSAGES_PER_CLIENT: usize = 64;
@@ -126,8 +120,7 @@ struct BrokerState {
     /// Configuration for `mqtt5`. Each connection clones the configuration and adds its own event
     /// handler.
     connection_config: BrokerConfig,
-    router: Arc<MessageRouter>,
-    storage: Arc<DynamicStorage>,
+    router_shards: RouterShards,
     stats: Arc<BrokerStats>,
     resource_monitor: Arc<ResourceMonitor>,
     /// Sends the signal on which `mqtt5` disconnects all clients.
@@ -186,13 +179,9 @@ impl Broker {
         let state = self.state;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(HOUSEKEEPING_INTERVAL) => {}
+                () = state.router_shards.sweep(HOUSEKEEPING_INTERVAL) => {}
                 () = tasks.cancelled() => return,
             }
-            if let Err(error) = state.storage.cleanup_expired().await {
-                tracing::warn!(%error, "failed to remove expired MQTT sessions");
-            }
-            state.router.sweep_sessions().await;
             state.resource_monitor.cleanup_expired_windows().await;
             state.connect_rate_limiter.remove_full_buckets();
             state.packet_limits.client_budgets.remove_full_budgets();
@@ -257,16 +246,10 @@ impl BrokerState {
         message_budget: ByteBudget,
     ) -> Self {
         let rejections = Arc::new(Rejections::new());
-        let storage = Arc::new(DynamicStorage::Memory(MemoryBackend::with_queue_limits(
-            SESSION_QUEUE_LIMITS,
-        )));
-        let router = MessageRouter::with_storage(storage.clone())
-            .with_fallback_queue_limits(SESSION_QUEUE_LIMITS);
         let (disconnect_all_signal, _) = broadcast::channel(1);
         Self {
             connection_config: connection_config(&settings),
-            router: Arc::new(router),
-            storage,
+            router_shards: RouterShards::new(),
             stats: Arc::new(BrokerStats::new()),
             resource_monitor: Arc::new(ResourceMonitor::new(unlimited_resources())),
             disconnect_all_signal,

@@ -64,20 +64,19 @@ impl Broker {
         {
             return Err(PublishError::TooLarge(max_size));
         }
-        if !state.router.has_subscription(client.as_str(), &topic).await {
+        let router = &state.router_shards.shard_of(client).router;
+        if !router.has_subscription(client.as_str(), &topic).await {
             return Err(PublishError::NotSubscribed);
         }
         // A new message is rejected while older messages wait in the client's session queue.
         // Otherwise the queue could become full. `mqtt5` would then silently discard the oldest
         // message, although the API had reported this message as sent.
-        if state.router.queue_handle(client.as_str()).count() > 0 {
+        if router.queue_handle(client.as_str()).count() > 0 {
             return Err(PublishError::Backlog);
         }
         let packet = PublishPacket::new(topic, payload, QoS::AtLeastOnce);
         let deadline = Instant::now() + timeout;
-        let routing = state
-            .router
-            .route_message_with_deadline(&packet, None, deadline);
+        let routing = router.route_message_with_deadline(&packet, None, deadline);
         tokio::time::timeout_at(deadline, routing)
             .await
             .map_err(|_| PublishError::TimedOut(timeout))

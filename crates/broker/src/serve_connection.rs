@@ -46,6 +46,7 @@ struct NewConnection {
 
 /// A connection whose CONNECT packet is accepted.
 struct AcceptedConnection {
+    client_id: ClientId,
     stream: AbortableStream,
     session: Arc<ClientSession>,
 }
@@ -66,7 +67,12 @@ pub(super) async fn serve_connection(
     };
     // The future is boxed, because an open connection would keep its memory.
     let accepted = Box::pin(connection.accept(stream, tls)).await;
-    let Some(AcceptedConnection { stream, session }) = accepted else {
+    let Some(AcceptedConnection {
+        client_id,
+        stream,
+        session,
+    }) = accepted
+    else {
         return;
     };
     if !pending_slot.complete() {
@@ -76,13 +82,14 @@ pub(super) async fn serve_connection(
     }
     let mut config = state.connection_config.clone();
     config.event_handler = Some(session.clone());
+    let shard = state.router_shards.shard_of(&client_id);
     let handler = ClientHandler::new(
         BrokerTransport::WebSocket(Box::new(stream)),
         peer,
         Arc::new(config),
-        state.router.clone(),
+        shard.router.clone(),
         session.clone(),
-        Some(state.storage.clone()),
+        Some(shard.storage.clone()),
         state.stats.clone(),
         state.resource_monitor.clone(),
         state.disconnect_all_signal.subscribe(),
@@ -130,8 +137,9 @@ impl NewConnection {
             }
         };
         let peer = self.peer;
-        let packet_reader = self.packet_reader(client_id, received, handle.clone());
+        let packet_reader = self.packet_reader(client_id.clone(), received, handle.clone());
         Some(AcceptedConnection {
+            client_id,
             stream: AbortableStream::new(stream, peer, handle, packet_reader),
             session: Arc::new(session),
         })

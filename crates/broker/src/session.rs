@@ -357,4 +357,4 @@ impl BrokerEventHandler for ClientSession {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

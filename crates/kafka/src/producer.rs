@@ -126,7 +126,7 @@ impl Producer {
             .set("compression.type", "lz4")
             // With high traffic, librdkafka collects messages into batches while earlier requests
             // are in flight. With low traffic, a longer linger time would only delay messages.
-            .set("linger.ms", "0.5")
+            .set("linger.ms", "0")
             .set("queue.buffering.max.kbytes", max_queued_kbytes)
             .set("partitioner", partitioner);
         let client = config

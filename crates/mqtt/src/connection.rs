@@ -1,5 +1,7 @@
 //! One connection to a broker. It has a handle for requests and an event loop for incoming packets.
 
+use std::net::SocketAddr;
+
 use bytes::Bytes;
 use rumqttc::{AsyncClient, Event, ManualAck, Packet, PublishOptions, QoS, SubscribeReasonCode};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -63,6 +65,15 @@ pub enum MqttEvent {
     Disconnected(String),
 }
 
+/// The maximum QoS with which the broker delivers the messages of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SubscriptionQos {
+    /// QoS 0. The broker stores no messages while the client is disconnected.
+    AtMostOnce,
+    /// QoS 1.
+    AtLeastOnce,
+}
+
 /// The connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the MQTT connection is closed")]
@@ -81,6 +92,12 @@ pub fn connect(options: &ConnectOptions) -> Result<(MqttHandle, EventLoop), Conn
     inner
         .network_options
         .set_connection_timeout(options.connect_timeout.as_secs());
+    if let Some(source_address) = options.source_address {
+        let any_port = 0;
+        inner
+            .network_options
+            .set_bind_addr(SocketAddr::new(source_address, any_port));
+    }
     let close_token = CancellationToken::new();
     let event_loop = EventLoop {
         inner,
@@ -154,13 +171,21 @@ impl MqttHandle {
         .await
     }
 
-    /// Subscribes to a topic with QoS 1. The broker's response arrives as [`MqttEvent::SubAck`].
+    /// Subscribes to a topic. The broker's response arrives as [`MqttEvent::SubAck`].
     ///
     /// # Errors
     /// When the connection is closed.
-    pub async fn subscribe(&self, topic: String) -> Result<(), ConnectionClosed> {
+    pub async fn subscribe(
+        &self,
+        topic: String,
+        qos: SubscriptionQos,
+    ) -> Result<(), ConnectionClosed> {
         self.wait_unless_closed(async {
-            let queued = self.client.subscribe(topic, QoS::AtLeastOnce).await;
+            let qos = match qos {
+                SubscriptionQos::AtMostOnce => QoS::AtMostOnce,
+                SubscriptionQos::AtLeastOnce => QoS::AtLeastOnce,
+            };
+            let queued = self.client.subscribe(topic, qos).await;
             queued.map_err(|_| ConnectionClosed)
         })
         .await
@@ -287,6 +312,7 @@ mod tests {
             max_packet_size: 1000,
             max_queued_requests: 1,
             connect_timeout: std::time::Duration::from_secs(5),
+            source_address: None,
         };
         let (handle, event_loop) = connect(&options).unwrap();
         let pending_publish = tokio::spawn({

@@ -12,16 +12,20 @@ mod connection;
 mod options;
 mod reconnecting;
 mod settings;
+mod shared_subscription;
 mod tls;
 mod websocket_token;
 
 pub use backoff::Backoff;
-pub use connection::{Ack, ConnectionClosed, EventLoop, MqttEvent, MqttHandle, connect};
+pub use connection::{
+    Ack, ConnectionClosed, EventLoop, MqttEvent, MqttHandle, SubscriptionQos, connect,
+};
 pub use options::{ConnectOptions, ConnectOptionsError, SessionKind, Will};
 pub use reconnecting::{
     IncomingMessage, MessageReaction, OnMessage, ProbeError, ReconnectingClient, RequestError,
     SubscriptionGuard, probe,
 };
-pub use settings::MqttSettings;
+pub use settings::{IngestMessages, MqttSettings};
+pub use shared_subscription::{Distribution, probe_shared_subscription};
 pub use tls::{ClientTls, TlsFileError};
 pub use websocket_token::{TokenError, TokenSource};

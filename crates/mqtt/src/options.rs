@@ -1,5 +1,6 @@
 //! Options of one MQTT connection.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rumqttc::{AckMode, Broker, LastWill, MqttOptions, QoS, TlsConfiguration, Transport};
@@ -48,6 +49,8 @@ pub struct ConnectOptions {
     pub max_queued_requests: usize,
     /// Timeout for opening the network connection.
     pub connect_timeout: Duration,
+    /// Local address of the network connection. `None` if the operating system chooses the address.
+    pub source_address: Option<IpAddr>,
 }
 
 /// Whether the broker stores the session while the client is disconnected.
@@ -115,6 +118,7 @@ impl ConnectOptions {
             max_packet_size: mqtt.max_packet_size,
             max_queued_requests: MAX_QUEUED_REQUESTS,
             connect_timeout: CONNECT_TIMEOUT,
+            source_address: None,
         }
     }
 

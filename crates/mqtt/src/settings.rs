@@ -19,6 +19,7 @@ pub struct MqttSettings {
     pub client_id: String,
     #[serde(deserialize_with = "optional_text")]
     pub shared_subscription_group: Option<String>,
+    pub ingest_messages: IngestMessages,
     #[serde(deserialize_with = "optional_pem")]
     pub ca: Option<PemSource>,
     #[serde(deserialize_with = "optional_path")]
@@ -36,6 +37,18 @@ pub struct MqttSettings {
     pub prefixes: Vec<String>,
     pub handshake_topics: HandshakeTopicLevels,
     pub publish_timeout: HumanDuration,
+}
+
+/// The messages that an `ingest` process forwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IngestMessages {
+    All,
+    /// All messages except responses on a topic for responses. Heartbeats are published on the same
+    /// topic, and are forwarded.
+    Presence,
+    /// Only responses on a topic for responses.
+    Responses,
 }
 
 impl MqttSettings {
@@ -130,6 +143,13 @@ impl MqttSettings {
                 "mqtt.certificate",
                 "only one of mqtt.certificate and mqtt.key is set",
                 "set both settings, or neither of them",
+            ));
+        }
+        if self.ingest_messages != IngestMessages::All && self.shared_subscription_group.is_some() {
+            return Err(InvalidValue::new(
+                "mqtt.ingest_messages",
+                "a shared subscription already distributes the messages over several processes",
+                "set it to \"all\", or unset mqtt.shared_subscription_group",
             ));
         }
         let has_token = self.token_file.is_some() || self.token_key.is_some();

@@ -161,12 +161,15 @@ impl TopicScheme {
         Some(channel_topic.format(&topic.prefix, topic.client.as_str()))
     }
 
-    /// Returns the topic filters that the service subscribes to.
+    /// Returns the topic filters that the service subscribes to, each with its channel.
     #[must_use]
-    pub fn subscription_filters(&self) -> Vec<String> {
+    pub fn subscription_filters(&self) -> Vec<(Channel, String)> {
         let prefixes = self.prefixes.iter();
         prefixes
-            .flat_map(|prefix| self.inbound_topics().map(|topic| topic.format(prefix, "+")))
+            .flat_map(|prefix| {
+                self.inbound_topics()
+                    .map(|topic| (topic.channel, topic.format(prefix, "+")))
+            })
             .collect()
     }
 
@@ -308,7 +311,7 @@ mod tests {
         assert!(topics.may_publish(&client("me"), "p/up/me"));
         assert!(topics.may_subscribe(&client("me"), "p/down/me"));
         assert!(!topics.may_publish(&client("me"), "p/in/me"));
-        assert_eq!(topics.subscription_filters()[2], "p/up/+");
+        assert_eq!(topics.subscription_filters()[2].1, "p/up/+");
     }
 
     #[test]

@@ -106,6 +106,9 @@ impl TaskGroup {
         F: Future<Output = ()> + Send + 'static,
     {
         let drop_token = self.drop_token.clone();
+        // Boxed, because each future that contains the task would need the memory of the task once
+        // more. There can be a million connections.
+        let task = Box::pin(task);
         self.tasks.spawn(async move {
             tokio::select! {
                 () = log_panic(name, task) => {}

@@ -1,6 +1,7 @@
 //! State that all simulated clients share, and the creation of the clients.
 
 use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ const MAX_QUEUED_REQUESTS_PER_CLIENT: usize = 32;
 /// Connect timeout. It equals the timeout of real clients. A shorter timeout would cause additional
 /// connect attempts while the broker is overloaded.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum number of clients with the same local address, if the broker is on this machine.
+const MAX_CLIENTS_PER_ADDRESS: u32 = 1000;
 
 pub(super) struct Fleet {
     pub topics: TopicNames,
@@ -107,7 +111,8 @@ pub(super) fn create_clients(args: &SimulateArgs, fleet: &Arc<Fleet>) -> Result<
         };
         let dialect = Dialect::for_client(args.dialect_mix, index);
         let will = last_will(fleet, &client_id, dialect);
-        let options = connect_options(&args.broker_address, &client_id, tls, will);
+        let mut options = connect_options(&args.broker_address, &client_id, tls, will);
+        options.source_address = source_address(&args.broker_address, index);
         if index == 0 {
             // `connect` reads the TLS files, but opens no connection before the event loop is
             // polled. An unusable file is therefore reported before any client connects.
@@ -156,7 +161,25 @@ fn connect_options(
         max_packet_size: MAX_PACKET_BYTES,
         max_queued_requests: MAX_QUEUED_REQUESTS_PER_CLIENT,
         connect_timeout: CONNECT_TIMEOUT,
+        source_address: None,
     }
+}
+
+/// Returns the local address of a client, or `None` if the operating system chooses the address.
+///
+/// With a broker on the same machine, all clients would have the address 127.0.0.1. The Linux kernel
+/// then searches for a free port at each connect, which needs more time the more clients are connected:
+/// most of the CPU time of the simulator with 20,000 clients. Real clients have different addresses. So
+/// each group of [`MAX_CLIENTS_PER_ADDRESS`] clients has an address of its own.
+fn source_address(broker_address: &str, client_index: u32) -> Option<IpAddr> {
+    let broker: SocketAddrV4 = broker_address.parse().ok()?;
+    let group = client_index / MAX_CLIENTS_PER_ADDRESS;
+    // Other systems do not accept all addresses of the network 127.0.0.0/8.
+    if !cfg!(target_os = "linux") || !broker.ip().is_loopback() || group == 0 {
+        return None;
+    }
+    let [_, _, high, low] = group.to_be_bytes();
+    Some(Ipv4Addr::new(127, 1, high, low).into())
 }
 
 /// Returns `base_id` for a single client. For several clients, appends a number to `base_id`.
@@ -208,6 +231,16 @@ mod tests {
         let random_ids = client_id_texts(None, 1);
         assert_ne!(random_ids, client_id_texts(None, 1));
         assert!(random_ids[0].parse::<Uuid>().is_ok());
+    }
+
+    #[test]
+    fn only_many_clients_of_a_local_broker_have_different_addresses() {
+        assert_eq!(source_address("127.0.0.1:1883", 999), None);
+        let expected = cfg!(target_os = "linux").then(|| [127, 1, 0, 19].into());
+        assert_eq!(source_address("127.0.0.1:1883", 19_499), expected);
+        for address in ["192.0.2.1:1883", "broker.example:1883", "[::1]:1883"] {
+            assert_eq!(source_address(address, 19_499), None, "{address}");
+        }
     }
 
     #[test]

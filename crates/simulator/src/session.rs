@@ -14,7 +14,7 @@ use super::args::Misbehavior;
 use super::client::Client;
 use super::dialect::{Delivery, Dialect, OutgoingMessage, with_changed_tags_and_facts};
 use domain::{Clock as _, SystemClock};
-use mqtt::MqttHandle;
+use mqtt::{MqttHandle, SubscriptionQos};
 
 /// Publishes the messages of one client on one connection.
 pub(super) struct Session {
@@ -50,7 +50,12 @@ impl Session {
         let client = &self.client;
         for channel in client.dialect.subscriptions() {
             let topic = client.fleet.topics.topic(&client.id, *channel);
-            if self.mqtt.subscribe(topic).await.is_err() {
+            if self
+                .mqtt
+                .subscribe(topic, SubscriptionQos::AtLeastOnce)
+                .await
+                .is_err()
+            {
                 return;
             }
         }

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::PostgresStore;
 use super::driver::{self, pg_query};
-use super::guarded_pool::{ConnectionGuard, GuardedConnection, GuardedPool};
+use super::guarded_pool::{ConnectionGuard, GuardedConnection, GuardedPool, RECORDER_SETUP};
 use super::migrations::MIGRATIONS;
 use super::reserved_connections::{PING_AFTER_IDLE, ReservedConnections};
 use super::{PostgresSettings, PostgresTls};
@@ -49,24 +49,45 @@ pub enum ConnectPostgresError {
     Migrate(String),
 }
 
+/// The tasks for which a process reserves connections.
+#[derive(Debug, Clone, Copy)]
+pub struct ReservedFor {
+    /// Half of the connections are reserved for the short queries of API requests.
+    pub api: bool,
+    /// Up to three of the connections are reserved for the batches of the recorder.
+    pub recorder: bool,
+}
+
+/// Maximum number of connections that are reserved for the recorder: two writers, and the writer for
+/// the slow topic.
+const MAX_RECORDER_CONNECTIONS: u32 = 3;
+
 impl PostgresStore {
-    /// Creates a pool. The pool connects when the first statement runs.
+    /// Creates a pool that reserves connections for the API and for the recorder.
     #[must_use]
     pub fn new(settings: &PostgresSettings) -> Self {
-        Self::with_reserved_connections(settings, 0)
+        let reserved_for = ReservedFor {
+            api: true,
+            recorder: true,
+        };
+        Self::with_reserved_connections(settings, reserved_for)
     }
 
-    /// Like [`PostgresStore::new`], but reserves half of the connections for short API queries.
+    /// Creates a pool. The pool connects when the first statement runs.
     #[must_use]
-    pub fn for_api(settings: &PostgresSettings) -> Self {
-        Self::with_reserved_connections(settings, settings.max_connections / 2)
-    }
-
-    fn with_reserved_connections(settings: &PostgresSettings, reserved_connections: u32) -> Self {
+    pub fn with_reserved_connections(
+        settings: &PostgresSettings,
+        reserved_for: ReservedFor,
+    ) -> Self {
+        let max_connections = settings.max_connections;
+        let reserve = |is_reserved: bool, count: u32| if is_reserved { count } else { 0 };
+        let api_connections = reserve(reserved_for.api, max_connections / 2);
+        let recorder_connections = (max_connections / 3).min(MAX_RECORDER_CONNECTIONS);
+        let recorder_connections = reserve(reserved_for.recorder, recorder_connections);
         let guard = ConnectionGuard::new(settings);
         let pool_guard = guard.clone();
         let pool = PgPoolOptions::new()
-            .max_connections(settings.max_connections - reserved_connections)
+            .max_connections(max_connections - api_connections - recorder_connections)
             .acquire_timeout(settings.acquire_timeout.get())
             .idle_timeout(Duration::from_mins(10))
             // The pool pings only connections that were idle. A ping before every query would
@@ -88,7 +109,12 @@ impl PostgresStore {
             .connect_lazy_with(connect_options(settings));
         let pool = GuardedPool::new(pool, guard);
         Self {
-            reserved_connections: ReservedConnections::new(pool.clone(), reserved_connections),
+            api_connections: ReservedConnections::new(pool.clone(), api_connections, &[]),
+            recorder_connections: ReservedConnections::new(
+                pool.clone(),
+                recorder_connections,
+                &RECORDER_SETUP,
+            ),
             pool,
         }
     }
@@ -164,7 +190,9 @@ pub async fn migrate(settings: &PostgresSettings) -> Result<(), ConnectPostgresE
 }
 
 /// Opens a connection that belongs to no pool.
-async fn connect(settings: &PostgresSettings) -> Result<PgConnection, ConnectPostgresError> {
+pub(super) async fn connect(
+    settings: &PostgresSettings,
+) -> Result<PgConnection, ConnectPostgresError> {
     let options = connect_options(settings);
     let connection = timeout(
         settings.response_timeout.get(),

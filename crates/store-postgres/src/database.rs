@@ -1,5 +1,5 @@
 //! [`SqlDatabase`] for PostgreSQL: runs statements on the pool, or on the connections that are
-//! reserved for the API.
+//! reserved for the API or for the recorder.
 
 use std::sync::LazyLock;
 
@@ -8,12 +8,13 @@ use async_trait::async_trait;
 use crate::driver::{self, Row, pg_query, set_based};
 use crate::guarded_pool::GuardedConnection;
 use crate::transaction::PostgresTransaction;
-use crate::{PostgresStore, connect, lookup_results, search};
+use crate::{PostgresStore, connect, lookup_results, search, upsert};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase, SqlSyntax, Statement,
+    Access, ColumnReader as _, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase,
+    SqlSyntax, Statement,
 };
-use store::{LookupResult, PageRequest, Result, StoreError};
+use store::{LookupResult, PageRequest, PartitionLease, PresenceBatch, Result, StoreError};
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(|| {
     SharedStatements::new(SqlSyntax {
@@ -88,12 +89,14 @@ impl SqlDatabase for PostgresStore {
 
     async fn fetch_all(&self, access: Access, query: Query<'_>) -> Result<Vec<Row>> {
         let query = pg_query(&query);
-        if access != Access::ApiRead {
-            return driver::fetch_all(&self.pool, query).await;
-        }
+        let connections = match access {
+            Access::Write | Access::Read => return driver::fetch_all(&self.pool, query).await,
+            Access::ApiRead => &self.api_connections,
+            Access::Record => &self.recorder_connections,
+        };
         let fetch =
             async |connection: &mut GuardedConnection| driver::fetch_all(connection, query).await;
-        self.reserved_connections.with_connection(fetch).await
+        connections.with_connection(fetch).await
     }
 
     async fn visit_rows(
@@ -109,7 +112,7 @@ impl SqlDatabase for PostgresStore {
         }
         let read =
             async |connection: &mut GuardedConnection| connection.visit_rows(query, visit).await;
-        self.reserved_connections.with_connection(read).await
+        self.api_connections.with_connection(read).await
     }
 
     async fn execute(&self, query: Query<'_>) -> Result<u64> {
@@ -118,6 +121,24 @@ impl SqlDatabase for PostgresStore {
 
     async fn begin(&self) -> Result<PostgresTransaction> {
         Ok(PostgresTransaction(self.pool.begin_recording().await?))
+    }
+
+    async fn record_in_one_statement(
+        &self,
+        batch: &PresenceBatch,
+        leases: &[PartitionLease],
+        now: Timestamp,
+    ) -> Result<bool> {
+        // Without reserved connections, the settings of the session would be missing.
+        if self.recorder_connections.is_disabled() || !upsert::is_single_statement(batch) {
+            return Ok(false);
+        }
+        let query = upsert::record_upserts(batch, leases, now);
+        let record =
+            async |connection: &mut GuardedConnection| driver::fetch_all(connection, query).await;
+        let rows = self.recorder_connections.with_connection(record).await?;
+        let is_held = rows.first().map(|row| row.optional_integer("is_held"));
+        Ok(is_held.transpose()?.flatten() == Some(1))
     }
 
     fn next_ingest_epoch_statement(&self) -> Statement {
@@ -188,7 +209,8 @@ impl SqlDatabase for PostgresStore {
     }
 
     async fn close(&self) {
-        self.reserved_connections.close().await;
+        self.api_connections.close().await;
+        self.recorder_connections.close().await;
         self.pool.close().await;
     }
 }

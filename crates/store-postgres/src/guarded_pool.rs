@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use crate::PostgresSettings;
 use crate::driver::{self, PgQuery, Row, pg_query};
 use crate::error::{store_error, unavailable};
-use store::sql::RowVisitor;
+use store::sql::{RowVisitor, Statement};
 use store::{Result, StoreError};
 
 store::statements! {
@@ -34,10 +34,21 @@ store::statements! {
     /// The triggers do not write the search index, because the recorder writes it.
     DISABLE_SEARCH_TRIGGERS = "SET LOCAL cc.recorder = 'on'";
 
+    DISABLE_SEQUENTIAL_SCANS_OF_SESSION = "SET enable_seqscan = off";
+
+    DISABLE_SEARCH_TRIGGERS_OF_SESSION = "SET cc.recorder = 'on'";
+
     COMMIT = "COMMIT";
 
     ROLLBACK = "ROLLBACK";
 }
+
+/// Sets up a connection on which the recorder runs statements outside of a transaction, as
+/// [`GuardedPool::begin_recording`] does for a transaction.
+pub(crate) const RECORDER_SETUP: [Statement; 2] = [
+    DISABLE_SEQUENTIAL_SCANS_OF_SESSION,
+    DISABLE_SEARCH_TRIGGERS_OF_SESSION,
+];
 
 /// Time after which [`GuardedPool::acquire_or_explain`] finds out why there is no connection.
 /// Shorter than the timeout of health checks.

@@ -4,6 +4,8 @@
 //! the schema, and the statements that only PostgreSQL accepts. A batch is written with set-based
 //! statements: each statement has one array parameter per column.
 
+#[cfg(feature = "bench-baseline")]
+mod bench_baseline;
 mod connect;
 mod database;
 mod driver;
@@ -14,11 +16,16 @@ mod migrations;
 mod reserved_connections;
 mod search;
 mod search_entry;
+mod server_settings;
 mod settings;
 mod text_hash;
 mod transaction;
+mod upsert;
 
-pub use connect::{ConnectPostgresError, check_connection_and_schema, migrate};
+#[cfg(feature = "bench-baseline")]
+pub use bench_baseline::record_without_search_index;
+pub use connect::{ConnectPostgresError, ReservedFor, check_connection_and_schema, migrate};
+pub use server_settings::check_server_settings;
 pub use settings::{PostgresSettings, PostgresTls};
 
 /// A pool of connections to PostgreSQL. The pool connects on first use, so the process can
@@ -26,7 +33,8 @@ pub use settings::{PostgresSettings, PostgresTls};
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pool: guarded_pool::GuardedPool,
-    reserved_connections: reserved_connections::ReservedConnections,
+    api_connections: reserved_connections::ReservedConnections,
+    recorder_connections: reserved_connections::ReservedConnections,
 }
 
 /// Returns the name and the text of every statement of this crate. A query whose text depends on
@@ -39,8 +47,12 @@ pub fn statements() -> Vec<(&'static str, String)> {
         guarded_pool::STATEMENTS,
         lookup_results::STATEMENTS,
         search::STATEMENTS,
+        server_settings::STATEMENTS,
         transaction::STATEMENTS,
+        upsert::STATEMENTS,
     ];
+    #[cfg(feature = "bench-baseline")]
+    let own_statements = [&own_statements[..], &[bench_baseline::STATEMENTS]].concat();
     let mut statements = store::sql::texts(&database::SHARED_STATEMENTS, &own_statements);
     statements.extend(search::example_queries());
     statements

@@ -55,6 +55,10 @@ const FILES: &[(&str, &str)] = &[
         "0011_inventory_reports",
         include_str!("../migrations/0011_inventory_reports.sql"),
     ),
+    (
+        "0012_autovacuum",
+        include_str!("../migrations/0012_autovacuum.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

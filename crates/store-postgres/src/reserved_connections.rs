@@ -1,18 +1,21 @@
-//! Connections that are reserved for short API queries.
+//! Connections that are reserved for the short queries of the API, or for the batches of the recorder.
 //!
 //! The sqlx pool pings every connection that is returned to the pool. This round trip takes as long
-//! as a short query. A process that serves the API therefore keeps some connections outside of the
-//! pool. A reserved connection is pinged only if it was idle.
+//! as a short query. A process that serves the API, or that records, therefore keeps some connections
+//! outside of the pool. A reserved connection is pinged only if it was idle.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sqlx::PgConnection;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::driver;
 use crate::guarded_pool::{GuardedConnection, GuardedPool};
 use store::Result;
+use store::sql::Statement;
 
 /// A connection that was idle for this long is pinged before its next use.
 pub(super) const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
@@ -26,6 +29,8 @@ pub(super) struct ReservedConnections {
     idle_connections: Arc<Mutex<Vec<ReservedConnection>>>,
     /// Limits the number of open connections.
     permits: Arc<Semaphore>,
+    /// Statements that set up each new connection.
+    setup: &'static [Statement],
     /// True if no connections are reserved. Every query then uses the pool.
     is_disabled: bool,
 }
@@ -39,14 +44,21 @@ struct ReservedConnection {
 
 impl ReservedConnections {
     /// Reserves up to `max_connections` connections. The pool opens a connection only when a query
-    /// needs the connection.
-    pub fn new(pool: GuardedPool, max_connections: u32) -> Self {
+    /// needs the connection. The statements in `setup` run once on each new connection.
+    pub fn new(pool: GuardedPool, max_connections: u32, setup: &'static [Statement]) -> Self {
         Self {
             pool,
+            setup,
             idle_connections: Arc::default(),
             permits: Arc::new(Semaphore::new(max_connections as usize)),
             is_disabled: max_connections == 0,
         }
+    }
+
+    /// Returns whether no connections are reserved. Every query then uses the pool, whose connections
+    /// are not set up.
+    pub fn is_disabled(&self) -> bool {
+        self.is_disabled
     }
 
     /// Runs a query on a reserved connection. The connection is dropped if the query fails or is
@@ -95,8 +107,15 @@ impl ReservedConnections {
             }
         }
         let now = Instant::now();
+        let mut connection = self.pool.acquire_detached().await?;
+        if !self.setup.is_empty() {
+            let set_up = async |connection: &mut PgConnection| {
+                driver::execute_all(connection, self.setup).await
+            };
+            connection.run(set_up).await?;
+        }
         Ok(ReservedConnection {
-            connection: self.pool.acquire_detached().await?,
+            connection,
             opened_at: now,
             last_used_at: now,
         })

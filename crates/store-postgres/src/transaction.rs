@@ -9,12 +9,12 @@ use time::OffsetDateTime;
 
 use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
 use crate::guarded_pool::GuardedConnection;
-use crate::search_entry::SearchColumns;
-use domain::{MessageId, Timestamp};
+use crate::upsert::{self, UPSERT_CONNECTIONS};
+use domain::Timestamp;
 use store::sql::{
-    ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS,
-    PRESENCE_STAMP_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, SqlTransaction,
-    Statement, TenantColumns,
+    ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS,
+    Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, SqlTransaction, Statement,
+    TenantColumns,
 };
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
@@ -38,55 +38,6 @@ store::statements! {
         SELECT queue, partition, epoch FROM partition_epoch
          WHERE (queue, partition) IN (SELECT * FROM UNNEST($1::text[], $2::int[]))
          ORDER BY queue, partition FOR SHARE";
-
-    /// Also writes the rows of the search index that change. The count of the upserted rows makes
-    /// PostgreSQL lock the connections first, as the triggers of other writers do.
-    UPSERT_CONNECTIONS = concatcp!("
-        WITH upserted AS (
-        INSERT INTO connections (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
-               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
-               queue_partition, queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
-               ", HEARTBEAT_STAMP_COLUMNS, ", stale_timestamp, created_at, updated_at)
-        SELECT client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
-               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
-               queue_partition, queue_offset, inventory_eligible, ", PRESENCE_STAMP_COLUMNS, ",
-               ", HEARTBEAT_STAMP_COLUMNS, ", COALESCE(reported_to_inventory_at, 'epoch'),
-               $29, $29
-          FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[]::jsonb[], $5::text[],
-               $6::text[], $7::text[], $8::text[]::jsonb[], $9::text[]::jsonb[],
-               $10::text[]::jsonb[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
-               $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::bigint[],
-               $19::int[], $20::bigint[], $21::bool[], $22::timestamptz[], $23::bigint[],
-               $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[])
-            AS t (client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ",
-               tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
-               queue_partition, queue_offset, inventory_eligible, reported_to_inventory_at,
-               ", PRESENCE_STAMP_COLUMNS, ", ", HEARTBEAT_STAMP_COLUMNS, ")
-        ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
-               org_id = excluded.org_id, account = excluded.account,
-               tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
-               tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0
-                   ELSE COALESCE(connections.tenant_lookup_failure_count, 0) END,
-               ", KEEP_LATER_HEARTBEAT, ", ", REPLACE_PRESENCE_STAMP, ",
-               offline_received_at = NULL,
-               queue_topic = excluded.queue_topic,
-               queue_partition = excluded.queue_partition,
-               queue_offset = excluded.queue_offset,
-               inventory_eligible = excluded.inventory_eligible,
-               stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
-                   ELSE connections.stale_timestamp END,
-               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at
-        RETURNING 1)
-        INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, term_hashes)
-        SELECT client_id, org_id, content_hash, fqdn, ($34::bigint[])[first_term:last_term]
-          FROM UNNEST($1::text[], $2::text[], $30::bigint[], $31::text[], $32::int[], $33::int[])
-            AS t (client_id, org_id, content_hash, fqdn, first_term, last_term),
-               (SELECT count(*) FROM upserted) AS upserted
-         WHERE org_id <> '' AND content_hash IS DISTINCT FROM (
-               SELECT s.content_hash FROM connection_search AS s WHERE s.client_id = t.client_id)
-        ON CONFLICT (client_id) DO UPDATE SET org_id = excluded.org_id,
-               content_hash = excluded.content_hash, fqdn = excluded.fqdn,
-               term_hashes = excluded.term_hashes");
 
     UPDATE_HEARTBEATS = concatcp!("
         UPDATE connections AS c
@@ -231,49 +182,7 @@ impl SqlTransaction for PostgresTransaction {
     }
 
     async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
-        let tenants = column(rows, |u| TenantColumns::from(&u.tenant));
-        let query = set_based(UPSERT_CONNECTIONS)
-            .bind(column(rows, |u| u.client_id.as_str()))
-            .bind(column(&tenants, |t| t.org_id))
-            .bind(column(&tenants, |t| t.account))
-            .bind(column(rows, |u| u.info.tags.to_string()))
-            .bind(column(rows, |u| u.dialect.as_str()))
-            .bind(column(rows, |u| u.kind.as_str()))
-            .bind(column(rows, |u| u.topic_prefix.as_str()))
-            .bind(column(rows, |u| u.info.canonical_facts.to_string()))
-            .bind(column(rows, |u| u.info.catalog_service_facts.to_string()))
-            .bind(column(rows, |u| u.info.dispatchers.to_string()))
-            .bind(column(rows, |u| u.info.client_name.as_str()))
-            .bind(column(rows, |u| u.info.client_version.as_str()))
-            .bind(column(rows, |u| {
-                u.message_id.as_ref().map(MessageId::as_str)
-            }))
-            .bind(column(rows, |u| timestamptz(u.message_sent_at)))
-            .bind(column(&tenants, |t| t.lookup_timestamp.map(timestamptz)))
-            .bind(column(rows, |u| timestamptz(u.received_at.time)))
-            .bind(column(rows, |u| {
-                u.last_heartbeat_at
-                    .map(|received_at| timestamptz(received_at.time))
-            }))
-            .bind(column(rows, |u| u.received_at.topic()))
-            .bind(column(rows, |u| u.received_at.partition()))
-            .bind(column(rows, |u| u.received_at.offset()))
-            .bind(column(rows, |u| u.inventory_eligible))
-            .bind(column(rows, |u| {
-                u.reported_to_inventory_at.map(timestamptz)
-            }));
-        let query = bind_stamps(query, rows, |u| Some(u.received_at));
-        let query = bind_stamps(query, rows, |u| u.last_heartbeat_at).bind(timestamptz(now));
-        let mut search = SearchColumns::default();
-        for (upsert, tenant) in rows.iter().zip(&tenants) {
-            search.add(tenant.org_id, &upsert.info);
-        }
-        let query = query
-            .bind(search.content_hashes)
-            .bind(search.fqdns)
-            .bind(search.first_terms)
-            .bind(search.last_terms)
-            .bind(search.term_hashes);
+        let query = upsert::bind_upserts(set_based(UPSERT_CONNECTIONS), rows, now);
         self.run(query).await.map(drop)
     }
 
@@ -351,7 +260,7 @@ impl SqlTransaction for PostgresTransaction {
 }
 
 /// Binds the session, the epoch and the sequence of each message as three array parameters.
-fn bind_stamps<R>(
+pub(crate) fn bind_stamps<R>(
     query: PgQuery,
     rows: &[R],
     received_at: impl Fn(&R) -> Option<ReceivedAt>,

@@ -161,7 +161,7 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn fetch_all(&self, access: Access, query: Query<'_>) -> Result<Vec<Row>> {
-        let is_write = access == Access::Write;
+        let is_write = matches!(access, Access::Write | Access::Record);
         let pool = if is_write {
             &self.writer
         } else {
@@ -182,7 +182,7 @@ impl SqlDatabase for SqliteStore {
         visit: RowVisitor<'_, Row>,
     ) -> Result<()> {
         let pool = match access {
-            Access::Write => &self.writer,
+            Access::Write | Access::Record => &self.writer,
             Access::Read | Access::ApiRead => &self.readers,
         };
         let mut connection = GuardedConnection::acquire(pool, &self.files).await?;

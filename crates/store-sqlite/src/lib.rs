@@ -10,6 +10,7 @@ mod database_files;
 mod driver;
 mod error;
 mod guarded_connection;
+mod inserts;
 mod migrations;
 mod search;
 mod transaction;
@@ -55,6 +56,6 @@ pub fn statements() -> Vec<(&'static str, String)> {
     ];
     let mut all = store::sql::texts(&database::SHARED_STATEMENTS, &lists);
     all.extend(search::example_queries());
-    all.extend(transaction::example_inserts());
+    all.extend(inserts::example_inserts());
     all
 }

@@ -5,25 +5,18 @@ use const_format::concatcp;
 use serde_json::json;
 
 use crate::database_files::DatabaseFiles;
-use crate::driver::{Row, SqliteQuery, sqlite_query};
+use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::GuardedConnection;
-use domain::{MessageId, Timestamp};
+use crate::inserts;
+use domain::Timestamp;
 use store::sql::{
-    HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS,
-    Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, SqlTransaction, TenantColumns,
+    HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS, Query, SqlTransaction,
+    TenantColumns,
 };
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
     ReceivedAt, Result, received_after,
 };
-
-/// Maximum number of connections per INSERT statement. SQLite accepts 32,766 parameters in a
-/// statement, and a connection has 30 parameters.
-const MAX_CONNECTIONS_PER_INSERT: usize = 1000;
-
-/// Maximum number of dead letters per INSERT statement. This limits the size of the statement,
-/// because a row contains up to 64 KiB of payload.
-const MAX_DEAD_LETTERS_PER_INSERT: usize = 100;
 
 /// The offline messages in the parameter `$1`, a JSON array of arrays.
 const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
@@ -49,45 +42,6 @@ const ENDS_CONNECTION: &str = concatcp!(
 /// Assignments that store the ingest stamp of an offline message.
 const STORE_OFFLINE_STAMP: &str = "presence_session = offline.session, \
      presence_epoch = offline.epoch, presence_sequence = offline.sequence";
-
-/// Columns of an inserted connection, in the order of the parameters.
-const CONNECTION_VALUES: &str = concatcp!(
-    "client_id, org_id, account, tags, ",
-    ONLINE_MESSAGE_COLUMNS,
-    ", tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic, \
-     queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at, ",
-    PRESENCE_STAMP_COLUMNS,
-    ", ",
-    HEARTBEAT_STAMP_COLUMNS
-);
-
-const UPDATE_CONNECTION: &str = concatcp!(
-    "ON CONFLICT (client_id) DO UPDATE SET ",
-    REPLACE_ONLINE_MESSAGE,
-    ", org_id = excluded.org_id, account = excluded.account, \
-     tenant_lookup_timestamp = excluded.tenant_lookup_timestamp, \
-     tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0 \
-     ELSE connections.tenant_lookup_failure_count END, ",
-    KEEP_LATER_HEARTBEAT,
-    ", ",
-    REPLACE_PRESENCE_STAMP,
-    ", offline_received_at = NULL, \
-     queue_topic = excluded.queue_topic, \
-     queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
-     inventory_eligible = excluded.inventory_eligible, \
-     stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp \
-     ELSE connections.stale_timestamp END, \
-     online_received_at = excluded.online_received_at, updated_at = excluded.updated_at"
-);
-
-/// Columns of an inserted dead letter, in the order of the parameters.
-const DEAD_LETTER_VALUES: &str = "client_id, fingerprint, topic, payload, size, sha256, \
-     reason, detail, first_received, last_received";
-
-const UPDATE_DEAD_LETTER: &str = "ON CONFLICT (client_id, fingerprint) DO UPDATE SET \
-     reason = excluded.reason, detail = excluded.detail, \
-     occurrences = dead_letters.occurrences + 1, \
-     last_received = excluded.last_received, replay_requested_at = NULL";
 
 store::statements! {
     ALL_PARTITIONS = "SELECT queue, partition, epoch FROM partition_epoch";
@@ -210,11 +164,11 @@ impl SqlTransaction for SqliteTransaction {
     }
 
     async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
-        for chunk in rows.chunks(MAX_CONNECTIONS_PER_INSERT) {
-            let insert = sqlite_query(&insert_connections(chunk.len()));
-            let insert = chunk
-                .iter()
-                .fold(insert, |insert, row| bind_connection(insert, row, now));
+        for chunk in inserts::chunks(rows) {
+            let insert = sqlite_query(&inserts::insert_connections(chunk.len()));
+            let insert = chunk.iter().fold(insert, |insert, row| {
+                inserts::bind_connection(insert, row, now)
+            });
             self.connection.execute(insert).await?;
         }
         Ok(())
@@ -275,9 +229,9 @@ impl SqlTransaction for SqliteTransaction {
     }
 
     async fn write_dead_letters(&mut self, rows: &[DeadLetter]) -> Result<()> {
-        for chunk in rows.chunks(MAX_DEAD_LETTERS_PER_INSERT) {
-            let insert = sqlite_query(&insert_dead_letters(chunk.len()));
-            let insert = chunk.iter().fold(insert, bind_dead_letter);
+        for chunk in inserts::chunks(rows) {
+            let insert = sqlite_query(&inserts::insert_dead_letters(chunk.len()));
+            let insert = chunk.iter().fold(insert, inserts::bind_dead_letter);
             self.connection.execute(insert).await?;
         }
         Ok(())
@@ -323,94 +277,9 @@ fn offline_message(end: &ConnectionEnd) -> serde_json::Value {
 
 /// Returns the session, the epoch and the sequence of a message. All are `None` if the message has
 /// no ingest stamp.
-fn stamp_columns(received_at: Option<ReceivedAt>) -> [Option<i64>; 3] {
+pub(crate) fn stamp_columns(received_at: Option<ReceivedAt>) -> [Option<i64>; 3] {
     match received_at.and_then(|received_at| received_at.stamp) {
         Some(stamp) => [stamp.session, stamp.epoch, stamp.sequence].map(Some),
         None => [None; 3],
     }
-}
-
-fn insert_connections(rows: usize) -> Query<'static> {
-    let (columns, update) = (CONNECTION_VALUES, UPDATE_CONNECTION);
-    Query::dynamic(insert_sql("connections", columns, rows, update)).without_cache()
-}
-
-fn insert_dead_letters(rows: usize) -> Query<'static> {
-    let (columns, update) = (DEAD_LETTER_VALUES, UPDATE_DEAD_LETTER);
-    Query::dynamic(insert_sql("dead_letters", columns, rows, update)).without_cache()
-}
-
-/// Returns the text of an INSERT of several rows. The parameters have no numbers, because SQLite
-/// needs more time for the names of thousands of numbered parameters.
-fn insert_sql(table: &str, columns: &str, rows: usize, on_conflict: &str) -> String {
-    let row = format!("({})", vec!["?"; columns.split(',').count()].join(", "));
-    let values = vec![row; rows].join(", ");
-    format!("INSERT INTO {table} ({columns}) VALUES {values} {on_conflict}")
-}
-
-fn bind_connection(query: SqliteQuery, upsert: &ConnectionUpsert, now: Timestamp) -> SqliteQuery {
-    let tenant = TenantColumns::from(&upsert.tenant);
-    let info = &upsert.info;
-    let micros = Timestamp::as_microsecond;
-    let presence_stamp = stamp_columns(Some(upsert.received_at));
-    let heartbeat_stamp = stamp_columns(upsert.last_heartbeat_at);
-    let query = query
-        .bind(upsert.client_id.as_str())
-        .bind(tenant.org_id)
-        .bind(tenant.account)
-        .bind(info.tags.to_string())
-        .bind(upsert.dialect.as_str())
-        .bind(upsert.kind.as_str())
-        .bind(&upsert.topic_prefix)
-        .bind(info.canonical_facts.to_string())
-        .bind(info.catalog_service_facts.to_string())
-        .bind(info.dispatchers.to_string())
-        .bind(&info.client_name)
-        .bind(&info.client_version)
-        .bind(upsert.message_id.as_ref().map(MessageId::as_str))
-        .bind(micros(upsert.message_sent_at))
-        .bind(tenant.lookup_timestamp.map(micros))
-        .bind(micros(upsert.received_at.time))
-        .bind(
-            upsert
-                .last_heartbeat_at
-                .map(|received_at| micros(received_at.time)),
-        )
-        .bind(upsert.received_at.topic())
-        .bind(upsert.received_at.partition())
-        .bind(upsert.received_at.offset())
-        .bind(upsert.inventory_eligible)
-        .bind(upsert.reported_to_inventory_at.map_or(0, micros))
-        .bind(micros(now))
-        .bind(micros(now));
-    let stamps = presence_stamp.into_iter().chain(heartbeat_stamp);
-    stamps.fold(query, SqliteQuery::bind)
-}
-
-fn bind_dead_letter(query: SqliteQuery, dead_letter: &DeadLetter) -> SqliteQuery {
-    query
-        .bind(dead_letter.client_id_column())
-        .bind(dead_letter.fingerprint())
-        .bind(&dead_letter.topic)
-        .bind(&dead_letter.payload[..])
-        .bind(i64::try_from(dead_letter.payload_size).unwrap_or(i64::MAX))
-        .bind(&dead_letter.sha256)
-        .bind(dead_letter.reason.as_str())
-        .bind(&dead_letter.detail)
-        .bind(dead_letter.received_at.as_microsecond())
-        .bind(dead_letter.received_at.as_microsecond())
-}
-
-/// Returns the name and the text of the INSERT statements of this module, for two rows.
-pub(crate) fn example_inserts() -> Vec<(&'static str, String)> {
-    vec![
-        (
-            "insert_connections",
-            insert_connections(2).sql().to_string(),
-        ),
-        (
-            "insert_dead_letters",
-            insert_dead_letters(2).sql().to_string(),
-        ),
-    ]
 }

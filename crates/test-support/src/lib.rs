@@ -58,9 +58,14 @@ where
 
 /// Creates an HTTP client. Installs a rustls provider first, because `reqwest` is built without a
 /// default provider.
+///
+/// The client closes a connection that was idle for five seconds, before the server does. Otherwise a
+/// request fails if the server closes the connection at the moment at which the request is sent.
 pub fn http_client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::new()
+    let idle_timeout = Duration::from_secs(5);
+    let client = reqwest::Client::builder().pool_idle_timeout(idle_timeout);
+    client.build().expect("the default options are valid")
 }
 
 /// Returns the resident memory of a process, in MiB.

@@ -117,7 +117,7 @@ fn check_topic_case(case: &HostileCase, topic: &str, payload: &[u8]) -> Result<(
     let filters = topics.subscription_filters();
     if !filters
         .iter()
-        .any(|filter| topics::filter_matches(filter, topic))
+        .any(|(_, filter)| topics::filter_matches(filter, topic))
     {
         return check_outcome(case, &Ok(ClientMessage::Ignored));
     }

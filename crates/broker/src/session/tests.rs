@@ -16,7 +16,7 @@ use service::settings::HumanDuration;
 use service::{ByteBudget, ClientBudgetSettings};
 
 #[derive(Default)]
-struct TestSink {
+pub(crate) struct TestSink {
     /// The state of the broker. If set, the sink checks that the lock of all connections is free
     /// while it prepares a message.
     state: Arc<OnceLock<Weak<BrokerState>>>,
@@ -53,7 +53,7 @@ impl MessageSink for TestSink {
     }
 }
 
-fn broker_state(sink: impl MessageSink) -> Arc<BrokerState> {
+pub(crate) fn broker_state(sink: impl MessageSink) -> Arc<BrokerState> {
     let topics = TopicScheme::new(vec!["p".to_owned()], &DialectSettings::default());
     Arc::new(BrokerState::new(
         settings(),
@@ -74,8 +74,8 @@ fn settings() -> BrokerSettings {
     let timeout = HumanDuration::from(Duration::from_secs(10));
     BrokerSettings {
         listen: None,
-        max_connections: 10,
-        max_connections_per_address: 10,
+        max_connections: 100,
+        max_connections_per_address: 100,
         max_pending_connections: 10,
         max_packet_size: 1_000_000,
         connect_limit: ConnectLimit {

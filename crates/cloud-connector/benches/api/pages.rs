@@ -1,4 +1,4 @@
-//! Measures how fast the API lists the connections of an organization with one million connections.
+//! Measures how fast the API lists the connections of an organization with four million connections.
 //! The baseline is the same queries in SQL.
 
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::support::Services;
 use super::support::report::{Goal, Measurement, median};
 use super::{API_KEY_SECRET, ORG_ID, RUN_COUNT, rows, throughput};
 
-const CLIENT_COUNT: usize = 1_000_000;
+const CLIENT_COUNT: usize = 4_000_000;
 /// Number of the client in the middle of the list.
 const MIDDLE_CLIENT_NUMBER: usize = CLIENT_COUNT / 2;
 /// Number of requests that each run sends for each kind of page.
@@ -86,6 +86,12 @@ pub async fn measure_lists(services: &Services) -> Result<Vec<Measurement>> {
         api: Caller::connect(&connector.http_url).await?,
         database: services.connect(&database).await?,
     };
+    // The same settings as in the connections of the API.
+    for setting in ["SET jit = off", "SET max_parallel_workers_per_gather = 0"] {
+        sqlx::query(setting)
+            .execute(&mut connections.database)
+            .await?;
+    }
     let mut measurements = measure_pages(&mut connections).await?;
     measurements.extend(measure_filters(&mut connections).await?);
     drop(connections);
@@ -95,7 +101,9 @@ pub async fn measure_lists(services: &Services) -> Result<Vec<Measurement>> {
 }
 
 async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measurement>> {
-    let count_sql = format!("SELECT count(*) FROM connections WHERE org_id = '{ORG_ID}'");
+    let count_sql = format!(
+        "SELECT COALESCE(sum(delta), 0)::bigint FROM org_connection_deltas WHERE org_id = '{ORG_ID}'"
+    );
     let page_sql = format!(
         "SELECT {LIST_COLUMNS} FROM connections WHERE org_id = '{ORG_ID}' ORDER BY client_id LIMIT 100"
     );
@@ -135,6 +143,13 @@ async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measureme
     ] = samples_ms.map(|samples| median(&samples));
     Ok(vec![
         Measurement {
+            name: "first page of 100 with count, time".to_owned(),
+            details: "4,000,000 connections".to_owned(),
+            value: first_page_ms,
+            unit: "ms",
+            goal: Goal::AtMost(5.0),
+        },
+        Measurement {
             name: "first page of 100 with count".to_owned(),
             details: format!(
                 "{first_page_ms:.1} ms ÷ ({count_sql_ms:.1} ms to count + {page_sql_ms:.1} ms for the page \
@@ -155,10 +170,10 @@ async fn measure_pages(connections: &mut ApiAndDatabase) -> Result<Vec<Measureme
         },
         Measurement {
             name: "page in the middle by offset".to_owned(),
-            details: format!("{by_offset_ms:.1} ms ÷ {count_sql_ms:.1} ms to count in SQL"),
-            value: by_offset_ms / count_sql_ms,
-            unit: "",
-            goal: Goal::AtMost(1.0),
+            details: "reads half of an index".to_owned(),
+            value: by_offset_ms,
+            unit: "ms",
+            goal: Goal::None,
         },
     ])
 }
@@ -171,6 +186,8 @@ struct Filter {
     query_string: &'static str,
     /// Term of the search index. It matches the same connections as `query_string`.
     search_term: &'static str,
+    /// Performance goal: maximum latency of the first page.
+    max_ms: Option<f64>,
 }
 
 const FILTERS: [Filter; 4] = [
@@ -178,21 +195,25 @@ const FILTERS: [Filter; 4] = [
         measurement_name: "filter by a dispatcher of one tenth of the clients",
         query_string: "dispatcher=rhc_worker_playbook",
         search_term: "dispatcher:rhc-worker-playbook",
+        max_ms: None,
     },
     Filter {
         measurement_name: "filter by a dispatcher of one thousandth",
         query_string: "dispatcher=rare-worker",
         search_term: "dispatcher:rare-worker",
+        max_ms: None,
     },
     Filter {
         measurement_name: "filter by a tag of one two-hundredth",
         query_string: "tag=site:dc7",
         search_term: "tag:site\u{1f}dc7",
+        max_ms: None,
     },
     Filter {
         measurement_name: "filter by a fact of one client",
         query_string: "fqdn=Host777.example.com",
         search_term: "fact:fqdn\u{1f}host777.example.com",
+        max_ms: Some(2.0),
     },
 ];
 
@@ -208,8 +229,10 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
                SELECT s.client_id FROM connection_search AS s WHERE s.term_hashes @>
                  ARRAY[hashtextextended('{ORG_ID}' || chr(31) || '{search_term}', 0)])"
         );
+        // The count has the same limit as in the API.
         let sql = format!(
-            "SELECT total.count, page.* FROM (SELECT count(*) AS count {matching_rows}) AS total
+            "SELECT total.count, page.* FROM (
+               SELECT count(*) AS count FROM (SELECT {matching_rows} LIMIT 10001) AS m) AS total
                LEFT JOIN (SELECT {LIST_COLUMNS} {matching_rows} ORDER BY client_id LIMIT 100) AS page
                  ON true
               ORDER BY page.client_id"
@@ -228,6 +251,13 @@ async fn measure_filters(connections: &mut ApiAndDatabase) -> Result<Vec<Measure
         }
         sequential_scans += connections.count_sequential_scans().await? - scans_before;
         let (api_ms, sql_ms) = (median(&api_samples_ms), median(&sql_samples_ms));
+        measurements.push(Measurement {
+            name: format!("{}, time", filter.measurement_name),
+            details: "first page with count".to_owned(),
+            value: api_ms,
+            unit: "ms",
+            goal: filter.max_ms.map_or(Goal::None, Goal::AtMost),
+        });
         measurements.push(Measurement {
             name: filter.measurement_name.to_owned(),
             details: format!("{api_ms:.1} ms ÷ {sql_ms:.1} ms in SQL"),

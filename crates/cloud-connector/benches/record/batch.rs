@@ -8,16 +8,15 @@ use domain::Timestamp;
 use sqlx::Connection as _;
 use store::{ConnectionUpsert, PresenceBatch, Repositories, WriteOutcome};
 
+use super::RUN_COUNT;
 use super::rows::{self, BATCH_SIZE};
 use super::support::report::{Goal, Measurement, median};
-use super::support::{Services, load_config, repository_root};
-use super::{ORG_ID, RUN_COUNT, plot};
+use super::support::{Services, load_config};
 
 /// Number of rows that each run writes.
 const ROWS_PER_RUN: usize = 40_000;
 /// Number of tasks that write batches in parallel.
 const WRITER_COUNT: usize = 2;
-const PLOT_FILE: &str = "target/bench/known-clients.svg";
 
 /// Measures two writers with new clients (inserts) and with known clients (updates). The baselines
 /// are COPY on one connection and COPY on two connections.
@@ -127,66 +126,4 @@ async fn copy_batches(
     }
     services.drop_database(&database).await?;
     Ok(rate)
-}
-
-/// Measures updates of known clients (clients that already have a row) in tables of different
-/// sizes, and writes a plot.
-pub async fn measure_known_clients(services: &Services) -> Result<Vec<Measurement>> {
-    let (mut measurements, mut points) = (Vec::new(), Vec::new());
-    for known_clients in [10_000, 100_000, 1_000_000] {
-        let database = services.create_database().await?;
-        let client_ids = rows::random_client_ids(ROWS_PER_RUN.min(known_clients));
-        let repositories = open_store(services, &database).await?;
-        record_batches(
-            services,
-            &repositories,
-            &rows::upsert_batches(&client_ids, 0),
-        )
-        .await?;
-        insert_other_clients(services, &database, known_clients - client_ids.len()).await?;
-        let mut rates = Vec::new();
-        for run in 0..RUN_COUNT {
-            let updates = rows::upsert_batches(&client_ids, run + 1);
-            rates.push(record_batches(services, &repositories, &updates).await?);
-        }
-        repositories.maintenance.close().await;
-        services.drop_database(&database).await?;
-        let rate = median(&rates);
-        points.push((known_clients, rate));
-        measurements.push(Measurement {
-            name: format!(
-                "updates with {} known clients",
-                plot::with_thousands_separators(known_clients as f64)
-            ),
-            details: "two writers".to_owned(),
-            value: rate,
-            unit: "rows/s",
-            goal: Goal::None,
-        });
-    }
-    plot::write_svg(&repository_root().join(PLOT_FILE), &points)?;
-    Ok(measurements)
-}
-
-/// Inserts clients that the benchmark does not update. These clients increase the size of the
-/// table.
-async fn insert_other_clients(services: &Services, database: &str, count: usize) -> Result<()> {
-    let mut connection = services.connect(database).await?;
-    sqlx::query(
-        "INSERT INTO connections
-                (client_id, org_id, canonical_facts, dispatchers, tags, stale_timestamp)
-         SELECT gen_random_uuid(), $2,
-                jsonb_build_object('insights_id', gen_random_uuid(), 'fqdn', n || '.example'),
-                '{\"rhc-worker-playbook\": {}}',
-                jsonb_build_object('filler', repeat('x', 200)), now()
-           FROM generate_series(1, $1) AS n",
-    )
-    .bind(i64::try_from(count)?)
-    .bind(ORG_ID)
-    .execute(&mut connection)
-    .await?;
-    sqlx::query("VACUUM ANALYZE connections")
-        .execute(&mut connection)
-        .await?;
-    Ok(connection.close().await?)
 }

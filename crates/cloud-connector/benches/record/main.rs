@@ -5,11 +5,12 @@
 //!
 //! Start this benchmark with `make bench-record`. It prints a table, writes
 //! target/bench/record.json, and exits with 1 if a performance goal is missed. Arguments select
-//! parts: batch, known, pipeline, ingest, embedded, latency, fleet.
+//! parts: batch, search, pipeline, ingest, standby, embedded, latency, fleet, connect.
 
 mod baseline;
 mod batch;
 mod client;
+mod connect_cost;
 mod embedded;
 mod fleet;
 mod ingest;
@@ -17,7 +18,10 @@ mod kafka_topics;
 mod latency;
 mod pipeline;
 mod plot;
+mod queue;
 mod rows;
+mod search_index;
+mod standby;
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -31,8 +35,8 @@ use support::{Services, repository_root};
 
 const RESULT_FILE: &str = "target/bench/record.json";
 /// Names of the parts of the benchmark. Arguments select parts by name.
-const PART_NAMES: [&str; 7] = [
-    "batch", "known", "pipeline", "ingest", "embedded", "latency", "fleet",
+const PART_NAMES: [&str; 9] = [
+    "batch", "search", "pipeline", "ingest", "standby", "embedded", "latency", "fleet", "connect",
 ];
 
 /// Number of runs of most measurements.
@@ -69,12 +73,14 @@ fn run_parts() -> Result<bool> {
         let measurements: Vec<Measurement> = runtime.block_on(async {
             match part.as_str() {
                 "batch" => batch::measure_new_and_known_clients(&services).await,
-                "known" => batch::measure_known_clients(&services).await,
+                "search" => search_index::measure_search_index(&services).await,
                 "pipeline" => pipeline::measure_record_role(&services).await,
                 "ingest" => ingest::measure_ingest_role(&services).await,
+                "standby" => standby::measure_takeover(&services).await,
                 "embedded" => embedded::measure_publish_rate(&services).await,
                 "latency" => latency::measure_latency(&services).await,
-                _ => fleet::measure_fleet().await,
+                "fleet" => fleet::measure_fleet().await,
+                _ => connect_cost::measure_connect_cost().await,
             }
         })?;
         report::print_table(&measurements);

@@ -89,10 +89,10 @@ pub async fn measure_record_role(services: &Services) -> Result<Vec<Measurement>
     Ok(vec![
         Measurement {
             name: "Kafka to table, 200,000 clients".to_owned(),
-            details: format!("{record_rate:.0} rows/s ÷ {copy_rate:.0} by COPY"),
+            details: format!("{record_rate:.0} rows/s ÷ {copy_rate:.0} by COPY without triggers"),
             value: record_rate / copy_rate,
             unit: "",
-            goal: Goal::AtLeast(0.45),
+            goal: Goal::AtLeast(0.6),
         },
         Measurement::peak_memory(
             "record, peak memory, backlog of 200,000",
@@ -193,11 +193,14 @@ async fn count_reported_hosts(
     Ok(reported_hosts)
 }
 
-/// Copies the rows into an empty database. Returns the rows per second.
+/// Copies the rows into an empty database whose triggers are disabled. Returns the rows per second.
 async fn copy_rows(services: &Services, copy_input: &[Vec<u8>]) -> Result<f64> {
     let database = services.create_database().await?;
     services.checkpoint().await?;
     let mut connection = services.connect(&database).await?;
+    sqlx::query("ALTER TABLE connections DISABLE TRIGGER USER")
+        .execute(&mut connection)
+        .await?;
     let rate = rows::copy_batches(&mut connection, copy_input).await?;
     connection.close().await?;
     services.drop_database(&database).await?;

@@ -1,4 +1,5 @@
-//! Draws a line plot as SVG. The plot shows the rows per second for each number of known clients.
+//! Draws a plot as SVG. It shows the rows per second for each number of known clients, with one line for
+//! each kind of message.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -13,35 +14,79 @@ const BOTTOM_MARGIN: f64 = 50.0;
 const TOP_AND_RIGHT_MARGIN: f64 = 30.0;
 /// Horizontal space before the first point and after the last point. The labels of these points
 /// need the space.
-const SIDE_SPACE: f64 = 45.0;
+const SIDE_SPACE: f64 = 70.0;
 
-/// Writes an SVG file with a plot. Each point consists of the number of known clients and the rows
-/// per second. The horizontal axis is logarithmic.
-pub fn write_svg(path: &Path, points: &[(usize, f64)]) -> Result<()> {
-    let max_rate = points.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+/// Colors of the lines. They differ in brightness, too.
+const COLORS: [&str; 3] = ["#06c", "#c40", "#083"];
+
+/// A line of the plot.
+pub struct Series {
+    /// Label at the first point.
+    pub name: String,
+    /// Numbers of known clients, in ascending order, each with the rows per second.
+    pub points: Vec<(usize, f64)>,
+}
+
+/// Converts values to positions.
+struct Scale {
+    first_log: f64,
+    last_log: f64,
+    top_rate: f64,
+}
+
+impl Scale {
+    fn x(&self, clients: usize) -> f64 {
+        let inner_width = PLOT_WIDTH - LEFT_MARGIN - TOP_AND_RIGHT_MARGIN - 2.0 * SIDE_SPACE;
+        let position = (log10(clients) - self.first_log) / (self.last_log - self.first_log);
+        LEFT_MARGIN + SIDE_SPACE + position * inner_width
+    }
+
+    fn y(&self, rate: f64) -> f64 {
+        let inner_height = PLOT_HEIGHT - BOTTOM_MARGIN - TOP_AND_RIGHT_MARGIN;
+        PLOT_HEIGHT - BOTTOM_MARGIN - rate / self.top_rate * inner_height
+    }
+}
+
+fn log10(clients: usize) -> f64 {
+    (clients as f64).log10()
+}
+
+/// Writes an SVG file with a plot. All series have the same numbers of known clients. The horizontal
+/// axis is logarithmic.
+pub fn write_svg(path: &Path, series: &[Series]) -> Result<()> {
+    let rates = series.iter().flat_map(|series| &series.points);
+    let max_rate = rates.map(|(_, rate)| *rate).fold(0.0, f64::max);
     let grid_step = grid_step(max_rate);
-    let top_rate = (max_rate / grid_step).ceil() * grid_step;
-    let log_clients: Vec<f64> = points
-        .iter()
-        .map(|(clients, _)| (*clients as f64).log10())
-        .collect();
-    let first_log = *log_clients.first().context("no points to plot")?;
-    let last_log = *log_clients.last().context("no points to plot")?;
-    let inner_width = PLOT_WIDTH - LEFT_MARGIN - TOP_AND_RIGHT_MARGIN - 2.0 * SIDE_SPACE;
-    let x = |log: f64| {
-        LEFT_MARGIN + SIDE_SPACE + (log - first_log) / (last_log - first_log) * inner_width
+    let sizes = series.first().context("no series to plot")?.points.iter();
+    let sizes: Vec<usize> = sizes.map(|(clients, _)| *clients).collect();
+    let scale = Scale {
+        first_log: log10(*sizes.first().context("no points to plot")?),
+        last_log: log10(*sizes.last().context("no points to plot")?),
+        top_rate: (max_rate / grid_step).ceil() * grid_step,
     };
-    let inner_height = PLOT_HEIGHT - BOTTOM_MARGIN - TOP_AND_RIGHT_MARGIN;
-    let y = |rate: f64| PLOT_HEIGHT - BOTTOM_MARGIN - rate / top_rate * inner_height;
-
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {PLOT_WIDTH} {PLOT_HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"13\">\n\
          <rect width=\"{PLOT_WIDTH}\" height=\"{PLOT_HEIGHT}\" fill=\"white\"/>\n"
     );
+    draw_grid(&mut svg, &scale, grid_step, &sizes)?;
+    for (series, color) in series.iter().zip(COLORS) {
+        draw_series(&mut svg, &scale, series, color)?;
+    }
+    writeln!(
+        svg,
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">known clients</text>\
+         <text x=\"{LEFT_MARGIN}\" y=\"18\">rows/s of two writers</text>\n</svg>",
+        f64::midpoint(LEFT_MARGIN, PLOT_WIDTH),
+        PLOT_HEIGHT - 8.0
+    )?;
+    std::fs::write(path, svg).with_context(|| path.display().to_string())
+}
+
+fn draw_grid(svg: &mut String, scale: &Scale, grid_step: f64, sizes: &[usize]) -> Result<()> {
     let mut rate = 0.0;
-    while rate <= top_rate {
-        let y = y(rate);
+    while rate <= scale.top_rate {
+        let y = scale.y(rate);
         writeln!(
             svg,
             "<line x1=\"{LEFT_MARGIN}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#ddd\"/>\
@@ -53,37 +98,40 @@ pub fn write_svg(path: &Path, points: &[(usize, f64)]) -> Result<()> {
         )?;
         rate += grid_step;
     }
-    let coordinates: Vec<String> = points
-        .iter()
-        .zip(&log_clients)
-        .map(|((_, rate), log)| format!("{:.1},{:.1}", x(*log), y(*rate)))
-        .collect();
-    writeln!(
-        svg,
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"#06c\" stroke-width=\"2\"/>",
-        coordinates.join(" ")
-    )?;
-    for ((clients, rate), log) in points.iter().zip(&log_clients) {
-        let (x, y) = (x(*log), y(*rate));
+    for clients in sizes {
         writeln!(
             svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"#06c\"/>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            y - 10.0,
-            with_thousands_separators(*rate),
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            scale.x(*clients),
             PLOT_HEIGHT - BOTTOM_MARGIN + 20.0,
             with_thousands_separators(*clients as f64)
         )?;
     }
+    Ok(())
+}
+
+fn draw_series(svg: &mut String, scale: &Scale, series: &Series, color: &str) -> Result<()> {
+    let positions = series.points.iter();
+    let coordinates: Vec<String> = positions
+        .map(|(clients, rate)| format!("{:.1},{:.1}", scale.x(*clients), scale.y(*rate)))
+        .collect();
     writeln!(
         svg,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">known clients</text>\
-         <text x=\"{LEFT_MARGIN}\" y=\"18\">rows/s that two writers update</text>\n</svg>",
-        f64::midpoint(LEFT_MARGIN, PLOT_WIDTH),
-        PLOT_HEIGHT - 8.0
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"/>",
+        coordinates.join(" ")
     )?;
-    std::fs::write(path, svg).with_context(|| path.display().to_string())
+    for (index, (clients, rate)) in series.points.iter().enumerate() {
+        // The names are at the first points, because the lines come close to each other later.
+        let name = if index == 0 { &series.name[..] } else { "" };
+        let (x, y) = (scale.x(*clients), scale.y(*rate));
+        writeln!(
+            svg,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{color}\"/>\
+             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{color}\">{name}</text>",
+            y - 10.0
+        )?;
+    }
+    Ok(())
 }
 
 /// Formats a number with separators, for example `1,000,000`.

@@ -20,6 +20,9 @@ const STOP_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL_TIMEOUT: Duration = Duration::from_mins(5);
 const READINESS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
+/// Unit of the CPU times in `/proc`, on all common Linux systems.
+const CLOCK_TICKS_PER_SECOND: f64 = 100.0;
+
 /// A running connector process. Dropping this value kills the process.
 pub struct ConnectorProcess {
     child: Child,
@@ -130,6 +133,20 @@ impl ConnectorProcess {
         let kib = line.and_then(|line| line.split_whitespace().next());
         let kib = kib.with_context(|| format!("/proc has no {field}"))?;
         Ok(kib.parse::<f64>()? / 1024.0)
+    }
+
+    /// Returns the CPU time of the process since its start, in seconds.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?))?;
+        // The name of the program, in parentheses, is the second field and can contain spaces.
+        let (_, fields) = stat.rsplit_once(')').context("/proc has no process name")?;
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        let [user_ticks, system_ticks] = [11, 12].map(|index| fields.get(index).copied());
+        let (user_ticks, system_ticks) = user_ticks
+            .zip(system_ticks)
+            .context("/proc has no CPU times")?;
+        let ticks = user_ticks.parse::<u64>()? + system_ticks.parse::<u64>()?;
+        Ok(ticks as f64 / CLOCK_TICKS_PER_SECOND)
     }
 
     fn pid(&self) -> Result<u32> {

@@ -16,7 +16,7 @@ use api;
 use crate::config::Config;
 
 use crate::runtime::{DataDir, DataDirError, database_path};
-use mqtt::{ConnectOptions, ProbeError, SessionKind};
+use mqtt::{ConnectOptions, Distribution, ProbeError, SessionKind};
 
 use network::tls_server::check_certificate_file;
 use tenant::TranslationOutcome;
@@ -34,33 +34,60 @@ pub(super) struct DoctorArgs {
 /// the form `problem; fix`.
 type CheckResult = Result<String, String>;
 
-pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let config = match args.config_source.load() {
-        Ok(loaded) => loaded.config,
-        Err(error) => {
-            print_check("configuration", &Err(format_error(&error)));
-            return Ok(ExitCode::FAILURE);
-        }
-    };
-    service::logs::init(&config.log)?;
-    let mut checks = vec![("configuration", Ok("valid".to_owned()))];
-    block_on(async {
-        checks.extend(run_checks(&config).await);
-        Ok(())
-    })?;
-    for (name, result) in &checks {
-        print_check(name, result);
+/// The results of all checks, in their order.
+#[derive(Default)]
+struct Report(Vec<(&'static str, Outcome)>);
+
+enum Outcome {
+    Ok(String),
+    /// The connector works, but not as well or as safely as it could.
+    Warning(String),
+    Failure(String),
+}
+
+impl Report {
+    fn add(&mut self, check_name: &'static str, result: CheckResult) {
+        let outcome = match result {
+            Ok(text) => Outcome::Ok(text),
+            Err(text) => Outcome::Failure(text),
+        };
+        self.0.push((check_name, outcome));
     }
-    let is_healthy = checks.iter().all(|(_, result)| result.is_ok());
-    Ok(if is_healthy {
-        ExitCode::SUCCESS
-    } else {
+
+    fn add_warning(&mut self, check_name: &'static str, text: String) {
+        self.0.push((check_name, Outcome::Warning(text)));
+    }
+
+    fn has_failure(&self) -> bool {
+        let is_failure = |outcome: &Outcome| matches!(outcome, Outcome::Failure(_));
+        self.0.iter().any(|(_, outcome)| is_failure(outcome))
+    }
+}
+
+pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    let mut report = Report::default();
+    match args.config_source.load() {
+        Ok(loaded) => {
+            service::logs::init(&loaded.config.log)?;
+            report.add("configuration", Ok("valid".to_owned()));
+            block_on(async {
+                run_checks(&loaded.config, &mut report).await;
+                Ok(())
+            })?;
+        }
+        Err(error) => report.add("configuration", Err(format_error(&error))),
+    }
+    for (check_name, outcome) in &report.0 {
+        print_check(check_name, outcome);
+    }
+    Ok(if report.has_failure() {
         ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 
-async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
-    let mut checks = Vec::new();
+async fn run_checks(config: &Config, checks: &mut Report) {
     // If a connector is running, it has locked the data folder and listens on the configured
     // addresses. The checks must not report the lock or the used addresses as a problem.
     let mut is_connector_running = false;
@@ -68,10 +95,11 @@ async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
         let dir = &config.data.dir;
         let (result, is_locked) = check_data_folder(dir);
         is_connector_running = is_locked;
-        checks.push(("data folder", result));
-        checks.push(("database", check_sqlite(dir, is_connector_running).await));
+        checks.add("data folder", result);
+        checks.add("database", check_sqlite(dir, is_connector_running).await);
     } else {
-        checks.push(("database", check_postgres(config).await));
+        checks.add("database", check_postgres(config).await);
+        add_postgres_warnings(config, checks).await;
     }
     let http_result = check_listen_address(
         "http.listen",
@@ -79,29 +107,32 @@ async fn run_checks(config: &Config) -> Vec<(&'static str, CheckResult)> {
         is_connector_running,
     )
     .await;
-    checks.push(("HTTP", http_result));
+    checks.add("HTTP", http_result);
     if let Some(certificate) = &config.http.tls.certificate {
-        checks.push(("HTTP TLS", check_http_tls(config, certificate)));
+        checks.add("HTTP TLS", check_http_tls(config, certificate));
     }
     if config.mqtt.url.is_some() {
-        checks.push(("MQTT broker", check_external_broker(config).await));
+        checks.add("MQTT broker", check_external_broker(config).await);
+        if let Some(group) = &config.mqtt.shared_subscription_group {
+            let result = check_shared_subscription(config, group).await;
+            checks.add("shared subscription", result);
+        }
         if config.kafka.brokers.is_some() {
-            checks.push(("Kafka", check_kafka(config).await));
+            checks.add("Kafka", check_kafka(config).await);
         }
     } else {
         let (plain_address, tls_address) = (config.broker.listen, config.broker.tls.listen);
         let plain_result =
             check_listen_address("broker.listen", plain_address, is_connector_running).await;
-        checks.push(("MQTT broker", plain_result));
+        checks.add("MQTT broker", plain_result);
         let tls_result =
             check_listen_address("broker.tls.listen", tls_address, is_connector_running).await;
-        checks.push(("MQTT broker TLS", tls_result));
-        checks.push(("certificates", check_broker_certificates(config)));
-        checks.push(("open files", check_fd_limit(config)));
+        checks.add("MQTT broker TLS", tls_result);
+        checks.add("certificates", check_broker_certificates(config));
+        checks.add("open files", check_fd_limit(config));
     }
-    checks.push(("tenant lookup", check_tenant_lookup(config).await));
-    checks.push(("account translator", check_translator(config).await));
-    checks
+    checks.add("tenant lookup", check_tenant_lookup(config).await);
+    checks.add("account translator", check_translator(config).await);
 }
 
 async fn check_postgres(config: &Config) -> CheckResult {
@@ -111,6 +142,15 @@ async fn check_postgres(config: &Config) -> CheckResult {
     Ok(format!(
         "connected to {database_address}; schema is up to date"
     ))
+}
+
+/// Adds one warning for each setting of the server that should be changed.
+async fn add_postgres_warnings(config: &Config, checks: &mut Report) {
+    // If the server does not respond, the check of the database reports the reason.
+    let problems = store_postgres::check_server_settings(&config.postgres).await;
+    for problem in problems.unwrap_or_default() {
+        checks.add_warning("database settings", problem);
+    }
 }
 
 async fn check_external_broker(config: &Config) -> CheckResult {
@@ -136,6 +176,33 @@ async fn check_external_broker(config: &Config) -> CheckResult {
              http.max_body_bytes) on {topic} was not delivered: {error}; a client that responds to a \
              large message would be disconnected without end; raise the maximum packet size of the \
              broker, then mqtt.max_packet_size, and let Cloud Connector read and write this topic"
+        )),
+    }
+}
+
+/// Checks that the broker delivers all messages of a client to the same member of the group.
+async fn check_shared_subscription(config: &Config, group: &str) -> CheckResult {
+    let client_id = format!("cloud-connector-doctor-{}", std::process::id());
+    let options = ConnectOptions::from_config(&config.mqtt, &client_id, SessionKind::Clean);
+    let prefix = config.mqtt.prefixes.first().map_or("", String::as_str);
+    let topics = ["data", "control"].map(|level| format!("{prefix}/{client_id}/{level}/in"));
+    // A group of its own, so that the check receives no messages of clients, and no process of the real
+    // group receives the messages of the check.
+    let group_of_check = format!("{group}-doctor-{}", std::process::id());
+    match mqtt::probe_shared_subscription(&options, &group_of_check, &topics).await {
+        Ok(Distribution::ByClient) => Ok(format!(
+            "the broker delivers all messages of a client to the same member of the group {group}"
+        )),
+        Ok(Distribution::Mixed) => Err(format!(
+            "mqtt.shared_subscription_group: the broker delivers the messages of one client to \
+             different members of the group {group}, so their order is lost; with EMQX, set \
+             mqtt.shared_subscription_strategy = hash_clientid; with other brokers, unset \
+             mqtt.shared_subscription_group and use mqtt.ingest_messages"
+        )),
+        Err(ProbeError::Connect(error) | ProbeError::Deliver(error)) => Err(format!(
+            "mqtt.shared_subscription_group: the check was not possible: {error}; let Cloud Connector \
+             read and write {}, and check that the broker supports shared subscriptions",
+            topics.join(" and ")
         )),
     }
 }
@@ -290,13 +357,16 @@ fn check_broker_certificates(config: &Config) -> CheckResult {
     check_certificate_file("broker.tls.certificate", path).map_err(|error| error.to_string())
 }
 
-fn print_check(check_name: &str, result: &CheckResult) {
-    let uses_color = std::io::stdout().is_terminal();
-    let (status, text) = match result {
-        Ok(text) if uses_color => ("\x1b[32mok\x1b[0m  ", text),
-        Ok(text) => ("ok  ", text),
-        Err(text) if uses_color => ("\x1b[31mFAIL\x1b[0m", text),
-        Err(text) => ("FAIL", text),
+fn print_check(check_name: &str, outcome: &Outcome) {
+    let (status, color, text) = match outcome {
+        Outcome::Ok(text) => ("ok  ", 32, text),
+        Outcome::Warning(text) => ("WARN", 33, text),
+        Outcome::Failure(text) => ("FAIL", 31, text),
+    };
+    let status = if std::io::stdout().is_terminal() {
+        format!("\x1b[{color}m{status}\x1b[0m")
+    } else {
+        status.to_owned()
     };
     // Error texts of libraries can contain line breaks. Each line break is replaced by a space.
     let text: Vec<&str> = text.lines().map(str::trim).collect();

@@ -11,7 +11,7 @@ use super::roles::{Role, Roles};
 use crate::config::Config;
 use service::Health;
 use store::{MaintenanceRepository as _, Repositories};
-use store_postgres::PostgresStore;
+use store_postgres::{PostgresStore, ReservedFor};
 use store_sqlite::{DatabaseFiles, SqliteStore};
 
 /// Name of the database in the response of `/readiness`.
@@ -33,11 +33,11 @@ impl Database {
     /// connector can start while PostgreSQL is unavailable.
     pub async fn open(config: &Config, roles: &Roles) -> Result<Self> {
         if !config.postgres.host.is_empty() {
-            let store = if roles.contains(Role::Api) {
-                PostgresStore::for_api(&config.postgres)
-            } else {
-                PostgresStore::new(&config.postgres)
+            let reserved_for = ReservedFor {
+                api: roles.contains(Role::Api),
+                recorder: roles.contains(Role::Record),
             };
+            let store = PostgresStore::with_reserved_connections(&config.postgres, reserved_for);
             return Ok(Self {
                 repositories: Repositories::new(store),
                 data_dir: None,

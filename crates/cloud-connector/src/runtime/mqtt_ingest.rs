@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use super::build_context::BuildContext;
 use crate::config::Config;
 use kafka::{GroupProgress, Producer};
-use mqtt::{ConnectOptions, SessionKind};
+use mqtt::{ConnectOptions, IngestMessages, MqttSettings, SessionKind};
 use pipeline::ingest::ForwardDestination;
 use pipeline::ingest::epoch::EpochSource;
 use pipeline::ingest::external_broker::{ExternalIngest, IngestDeps, SlowTopic};
@@ -48,18 +48,16 @@ impl MqttIngest {
             let destination = kafka_destination(config, producer.clone());
             (destination, slow_topic, Some((producer, topics)))
         };
-        let epoch_source = epoch_source(context);
+        let client_id = session_client_id(mqtt);
+        let epoch_source = epoch_source(context, &client_id);
         let session_lease = epoch_source.clone().map(|source| SessionLease {
             source,
             holder: process_name(config),
         });
         let ingest = ExternalIngest::new(IngestDeps {
-            connect_options: ConnectOptions::from_config(
-                mqtt,
-                &mqtt.client_id,
-                SessionKind::Persistent,
-            ),
+            connect_options: ConnectOptions::from_config(mqtt, &client_id, SessionKind::Persistent),
             topics: context.topics.clone(),
+            messages: mqtt.ingest_messages,
             shared_subscription_group: mqtt.shared_subscription_group.clone(),
             forward_destination,
             slow_topic,
@@ -98,15 +96,24 @@ impl MqttIngest {
 
 /// Returns the source of epochs. The database may be unavailable: `ingest` neither needs an epoch to
 /// start nor to forward messages.
-fn epoch_source(context: &BuildContext<'_>) -> Option<EpochSource> {
+fn epoch_source(context: &BuildContext<'_>, client_id: &str) -> Option<EpochSource> {
     let mqtt = &context.config.mqtt;
     let needs_stamps =
         context.config.kafka.brokers.is_some() && mqtt.shared_subscription_group.is_none();
     let url = mqtt.url.as_deref().filter(|_| needs_stamps)?;
     Some(EpochSource {
         repository: context.repositories.ingest_epochs.clone(),
-        session_name: session_name(&mqtt.client_id, url),
+        session_name: session_name(client_id, url),
     })
+}
+
+/// Returns the client id of the session at the broker. A process that forwards only responses has a
+/// session of its own. The other process keeps the session that it had when it forwarded all messages.
+fn session_client_id(mqtt: &MqttSettings) -> String {
+    match mqtt.ingest_messages {
+        IngestMessages::All | IngestMessages::Presence => mqtt.client_id.clone(),
+        IngestMessages::Responses => format!("{}-responses", mqtt.client_id),
+    }
 }
 
 /// Returns a name that a process keeps when it restarts, and that differs from the names of other

@@ -6,6 +6,7 @@
 
 mod deferred_heartbeats;
 mod forwarding;
+mod message_selection;
 mod qos0_filter;
 mod receive;
 mod slow_clients;
@@ -27,7 +28,9 @@ use super::ForwardDestination;
 use super::epoch::{ConnectionEpoch, EpochSource};
 use super::session_lease::SessionLease;
 use domain::{Clock, Timestamp};
-use mqtt::{self, Backoff, ConnectOptions, ConnectOptionsError, MqttEvent, MqttHandle};
+use mqtt::{
+    self, Backoff, ConnectOptions, ConnectOptionsError, IngestMessages, MqttEvent, MqttHandle,
+};
 use protocol::TopicScheme;
 use service::health::HealthResult;
 use service::{ByteBudget, ClientBudgets, TaskGroup};
@@ -44,6 +47,8 @@ pub struct IngestDeps {
     pub connect_options: ConnectOptions,
     /// The MQTT topics of this deployment.
     pub topics: TopicScheme,
+    /// The messages that this process forwards. Another process forwards the others.
+    pub messages: IngestMessages,
     /// Name of the shared subscription if several processes share the messages, otherwise `None`.
     pub shared_subscription_group: Option<String>,
     /// The destination of the messages: Kafka or the recorder.
@@ -280,14 +285,17 @@ async fn subscribe(
     deps: &IngestDeps,
     handle: &MqttHandle,
 ) -> Result<usize, mqtt::ConnectionClosed> {
-    let filters = deps.topics.subscription_filters();
-    let subscriptions = filters.len();
-    for filter in filters {
+    let mut subscriptions = 0;
+    for (channel, filter) in deps.topics.subscription_filters() {
+        let Some(qos) = message_selection::subscription_qos(deps.messages, channel) else {
+            continue;
+        };
+        subscriptions += 1;
         let filter = match &deps.shared_subscription_group {
             Some(group) => format!("$share/{group}/{filter}"),
             None => filter,
         };
-        handle.subscribe(filter).await?;
+        handle.subscribe(filter, qos).await?;
     }
     Ok(subscriptions)
 }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
 use domain::{ClientId, Timestamp};
 use integrations::inventory::message::{Host, InventoryMessage};
@@ -30,6 +31,8 @@ const MAX_QUEUED_BYTES: usize = 8 * 1024 * 1024;
 const MAX_REPORTS_PER_REQUEST: usize = 1000;
 /// Maximum number of delivered reports in one transaction.
 const MAX_DELIVERED_PER_BATCH: usize = 1000;
+/// Maximum time between the delivery of a report and the transaction that stores it.
+const MAX_STORE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of delivered reports that wait for a writer. While the database is unavailable, no
 /// further reports are sent.
 const MAX_WAITING_DELIVERED: usize = 2000;
@@ -210,10 +213,15 @@ impl ReportTask {
 }
 
 /// The delivered reports of a writer that are not stored yet.
+///
+/// They are stored together, because storing them one by one would delay the messages that arrive
+/// meanwhile.
 pub(super) struct DeliveredReports {
     receiver: mpsc::Receiver<DeliveredReport>,
     /// Reports that were received, or that a failed transaction did not store.
     unstored: Vec<DeliveredReport>,
+    /// Time at which the reports must be stored, if there are any.
+    due_at: Instant,
 }
 
 impl DeliveredReports {
@@ -221,6 +229,7 @@ impl DeliveredReports {
         Self {
             receiver,
             unstored: Vec::new(),
+            due_at: Instant::now(),
         }
     }
 
@@ -229,28 +238,52 @@ impl DeliveredReports {
         Self::new(mpsc::channel(1).1)
     }
 
-    /// Waits for the next delivered report. Returns false if there are no more. Cancel safe.
-    pub async fn wait(&mut self) -> bool {
-        let report = self.receiver.recv().await;
-        let has_report = report.is_some();
-        self.unstored.extend(report);
-        has_report
+    /// Receives delivered reports until they are due, or until there are no more. Returns false if there
+    /// is nothing to store. Cancel safe.
+    pub async fn wait_until_due(&mut self) -> bool {
+        while self.unstored.len() < MAX_DELIVERED_PER_BATCH {
+            tokio::select! {
+                report = self.receiver.recv() => match report {
+                    Some(report) => self.add(report),
+                    None => return !self.unstored.is_empty(),
+                },
+                () = sleep_until(self.due_at), if !self.unstored.is_empty() => break,
+            }
+        }
+        true
     }
 
-    /// Returns the delivered reports for one transaction, without waiting.
-    pub fn take(&mut self) -> Vec<DeliveredReport> {
+    /// Returns the delivered reports for one transaction, without waiting. Returns nothing if they are
+    /// not due.
+    pub fn take_due(&mut self) -> Vec<DeliveredReport> {
         while self.unstored.len() < MAX_DELIVERED_PER_BATCH
             && let Ok(report) = self.receiver.try_recv()
         {
-            self.unstored.push(report);
+            self.add(report);
         }
+        let is_due =
+            self.unstored.len() >= MAX_DELIVERED_PER_BATCH || self.due_at <= Instant::now();
+        if is_due { self.take() } else { Vec::new() }
+    }
+
+    /// Returns the delivered reports that [`Self::wait_until_due`] has received.
+    pub fn take(&mut self) -> Vec<DeliveredReport> {
         std::mem::take(&mut self.unstored)
     }
 
-    /// Adds reports whose transaction failed, for the next transaction. Drops reports above the
-    /// limit; their hosts stay pending.
+    /// Adds reports whose transaction failed, for a later transaction. Drops reports above the limit;
+    /// their hosts stay pending.
     pub fn restore(&mut self, reports: Vec<DeliveredReport>) {
-        self.unstored.extend(reports);
+        for report in reports {
+            self.add(report);
+        }
         self.unstored.truncate(MAX_DELIVERED_PER_BATCH);
+    }
+
+    fn add(&mut self, report: DeliveredReport) {
+        if self.unstored.is_empty() {
+            self.due_at = Instant::now() + MAX_STORE_DELAY;
+        }
+        self.unstored.push(report);
     }
 }

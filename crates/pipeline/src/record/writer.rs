@@ -170,7 +170,7 @@ pub struct Writer {
 enum Work {
     /// Write a batch that starts with this job.
     Batch(Job),
-    /// Store delivered reports, because there are no jobs.
+    /// Store delivered reports, because they are due and there are no jobs.
     DeliveredReports,
 }
 
@@ -228,14 +228,16 @@ impl Writer {
         while let Some(work) = self.next_work(&tasks).await {
             match work {
                 Work::Batch(first_job) => self.write_batch(first_job, &tasks).await,
-                Work::DeliveredReports => self.store_delivered_reports().await,
+                Work::DeliveredReports => {
+                    self.store_delivered_reports().await;
+                }
             }
         }
         // There are no more jobs, because the writer is stopping or because all handles of the
         // recorder were dropped. Closes the queue, so that the task sends the last reports and ends.
         self.context.report_queue = None;
-        while self.delivered_reports.wait().await {
-            self.store_delivered_reports().await;
+        while self.delivered_reports.wait_until_due().await && self.store_delivered_reports().await
+        {
         }
         tasks.cancelled().await;
     }
@@ -269,14 +271,14 @@ impl Writer {
                 // After `close`, `recv` still returns the queued jobs, then `None`.
                 () = tasks.cancelled(), if !self.jobs.is_closed() => self.jobs.close(),
                 job = self.jobs.recv() => return job.map(Work::Batch),
-                true = self.delivered_reports.wait() => return Some(Work::DeliveredReports),
+                true = self.delivered_reports.wait_until_due() => return Some(Work::DeliveredReports),
             }
         }
     }
 
-    /// Stores delivered reports in a transaction of their own. If this fails, the next batch stores
-    /// them.
-    async fn store_delivered_reports(&mut self) {
+    /// Stores delivered reports in a transaction of their own. If this fails, they are stored later.
+    /// Returns whether the transaction succeeded.
+    async fn store_delivered_reports(&mut self) -> bool {
         static LOG_THROTTLE: LogThrottle = LogThrottle::new();
         let batch = PresenceBatch {
             delivered_reports: self.delivered_reports.take(),
@@ -285,15 +287,17 @@ impl Writer {
         let deps = &self.context.deps;
         let write = deps.presence.record_batch(&batch, &[], deps.clock.now());
         match write.await {
-            Ok(_) => {}
+            Ok(_) => true,
             Err(StoreError::RowRejected(rejection)) => {
                 metrics::count_discarded_row(&rejection.to_string());
+                true
             }
             Err(error) => {
                 if LOG_THROTTLE.should_log() {
                     tracing::warn!(%error, "failed to store delivered inventory reports");
                 }
                 self.delivered_reports.restore(batch.delivered_reports);
+                false
             }
         }
     }
@@ -340,7 +344,7 @@ impl Writer {
         let started_at = Instant::now();
         let mut retry_delay = MIN_RETRY_DELAY;
         let mut attempt = 0;
-        batch.progress.delivered_reports = self.delivered_reports.take();
+        batch.progress.delivered_reports = self.delivered_reports.take_due();
         while !batch.jobs.is_empty() {
             let result =
                 batch::write_jobs(&self.context, &mut batch.jobs, &mut batch.progress).await;

@@ -30,9 +30,11 @@ use async_trait::async_trait;
 
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 
+use crate::batch::PresenceBatch;
 use crate::error::Result;
 use crate::lookup_queue::LookupResult;
 use crate::page::PageRequest;
+use crate::partitions::PartitionLease;
 
 pub use batch::{SqlTransaction, TenantColumns};
 pub use examples::{example_filters, texts};
@@ -49,9 +51,10 @@ pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
 /// The connections that a statement uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Connections that can write. The recorder also uses them to read, so API queries cannot delay
-    /// the recorder.
+    /// Connections that can write.
     Write,
+    /// Connections of the recorder, for reading. API queries cannot delay the recorder.
+    Record,
     /// Connections for reading.
     Read,
     /// Connections for the short queries of the API.
@@ -95,6 +98,17 @@ pub trait SqlDatabase: Send + Sync + 'static {
     async fn fetch_count(&self, access: Access, query: Query<'_>) -> Result<u64> {
         let rows = self.fetch_all(access, query).await?;
         rows.first().map_or(Ok(0), |row| row.count("count"))
+    }
+
+    /// Writes a batch with one statement, which is a transaction of its own. Returns false, and writes
+    /// nothing, if the database does not support this for the batch, or if a lease is lost.
+    async fn record_in_one_statement(
+        &self,
+        _batch: &PresenceBatch,
+        _leases: &[PartitionLease],
+        _now: Timestamp,
+    ) -> Result<bool> {
+        Ok(false)
     }
 
     /// Starts a transaction that can write.

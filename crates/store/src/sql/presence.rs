@@ -19,7 +19,7 @@ impl<D: SqlDatabase> PresenceRepository for D {
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>> {
         let query = self.statements().load_client_states.with([clients.into()]);
-        let rows = self.fetch_all(Access::Write, query).await?;
+        let rows = self.fetch_all(Access::Record, query).await?;
         let mut states: HashMap<ClientId, StoredState> = HashMap::with_capacity(rows.len());
         for row in &rows {
             let state = states.entry(row::client_id(row)?).or_default();
@@ -34,6 +34,9 @@ impl<D: SqlDatabase> PresenceRepository for D {
         leases: &[PartitionLease],
         now: Timestamp,
     ) -> Result<WriteOutcome> {
+        if self.record_in_one_statement(batch, leases, now).await? {
+            return Ok(WriteOutcome::Committed);
+        }
         batch::record_batch(self.begin().await?, self.statements(), batch, leases, now).await
     }
 

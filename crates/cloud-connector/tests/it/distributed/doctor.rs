@@ -112,6 +112,32 @@ async fn doctor_reports_a_broker_that_does_not_deliver_large_messages() {
     assert_doctor_fails(&cluster, "broker", &["mqtt.max_packet_size"]).await;
 }
 
+#[tokio::test]
+async fn doctor_reports_a_broker_that_mixes_the_messages_of_a_shared_subscription() {
+    let cluster = Cluster::new().await;
+    let cluster = cluster.set("mqtt.shared_subscription_group", "recorders");
+    let hints = ["different members", "hash_clientid", "mqtt.ingest_messages"];
+    assert_doctor_fails(&cluster, "shared subscription", &hints).await;
+}
+
+#[tokio::test]
+async fn doctor_warns_about_settings_of_the_server_that_can_lose_messages() {
+    let cluster = Cluster::new().await;
+    let database = cluster.setting("postgres.database").to_owned();
+    let mut connection = cluster.connect_to_database().await;
+    let set_off = format!("ALTER DATABASE {database} SET synchronous_commit = off");
+    sqlx::query(sqlx::AssertSqlSafe(set_off))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let (code, output) = cluster.run_command(&["doctor"]).await;
+    assert_eq!(code, Some(0), "{output}");
+    let warning = output.lines().find(|line| line.starts_with("WARN"));
+    let warning = warning.unwrap_or_else(|| panic!("no warning: {output}"));
+    assert!(warning.contains("database settings"), "{warning}");
+    assert!(warning.contains("synchronous_commit is off"), "{warning}");
+}
+
 /// Makes the database look as if the last migration had not been applied.
 async fn delete_last_migration_record(database_name: &str) {
     use sqlx::Connection as _;

@@ -6,6 +6,7 @@ mod distributed_clock_skew;
 mod distributed_floods;
 mod distributed_memory;
 mod distributed_slow_topic;
+mod distributed_split_ingest;
 mod distributed_standby;
 mod distributed_topics;
 mod logs;

@@ -1,4 +1,4 @@
-//! Drops QoS 0 messages of clients that are over their budget.
+//! Drops QoS 0 messages that another process forwards, and those of clients that are over their budget.
 //!
 //! A flood of QoS 0 messages cannot be slowed down: MQTT has no flow control for them. All messages of the
 //! session wait behind the flood, so it must be dropped quickly. The filter runs in the event loop of the
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::IngestDeps;
 use super::deferred_heartbeats::{DeferOutcome, DeferredHeartbeat, DeferredHeartbeats};
+use super::message_selection::is_for_other_process;
 use crate::ingest::metrics::{DropReason, ReceiveCounters};
 use protocol::{Channel, ClientTopic, InboundMessage};
 
@@ -33,12 +34,16 @@ impl Qos0Filter {
         }
     }
 
-    /// Charges a QoS 0 message to the budget of its client. Returns whether the message is dropped.
+    /// Charges a QoS 0 message to the budget of its client, unless another process forwards the message.
+    /// Returns whether the message is dropped.
     pub fn is_dropped(&self, topic: &str, payload: &[u8]) -> bool {
         let (channel, key) = match self.deps.topics.split(topic) {
             Some((_, channel, client)) => (Some(channel), client),
             None => (None, topic),
         };
+        if is_for_other_process(self.deps.messages, channel, payload) {
+            return true;
+        }
         if self.deps.client_budgets.try_charge(key, payload.len()) {
             return false;
         }

@@ -3,7 +3,6 @@ use std::collections::VecDeque;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::*;
 use domain::{ClientInfo, ClientKind, Identity, OrgId, Tenant};
@@ -45,6 +44,16 @@ struct Fixture {
     queue: Option<ReportQueue>,
     delivered: DeliveredReports,
     tasks: TaskGroup,
+}
+
+impl DeliveredReports {
+    /// Returns the delivered reports, also if they are not due.
+    fn take_now(&mut self) -> Vec<DeliveredReport> {
+        while let Ok(report) = self.receiver.try_recv() {
+            self.add(report);
+        }
+        self.take()
+    }
 }
 
 impl Fixture {
@@ -95,7 +104,7 @@ impl Fixture {
     }
 
     fn delivered_clients(&mut self) -> Vec<String> {
-        let reports = self.delivered.take().into_iter();
+        let reports = self.delivered.take_now().into_iter();
         reports.map(|report| report.client_id.to_string()).collect()
     }
 
@@ -141,7 +150,7 @@ async fn only_delivered_reports_are_returned_to_the_writer() {
     for client in ["failed", "timed-out", "delivered"] {
         fixture.add_and_wait(client).await;
     }
-    let reports = fixture.delivered.take();
+    let reports = fixture.delivered.take_now();
     let upsert = upsert("delivered", 0);
     let expected = DeliveredReport {
         client_id: upsert.client_id,
@@ -262,7 +271,7 @@ async fn queued_reports_are_sent_at_shutdown_if_inventory_responds() {
     fixture.add("b", 0);
     fixture.queue = None;
     let started_at = Instant::now();
-    while fixture.delivered.wait().await {}
+    assert!(fixture.delivered.wait_until_due().await);
     assert_eq!(fixture.delivered_clients(), ["a", "b"]);
     assert_eq!(started_at.elapsed(), Duration::ZERO);
     assert!(fixture.tasks.stop(Duration::from_secs(1)).await);
@@ -277,8 +286,7 @@ async fn an_inventory_that_does_not_respond_delays_the_shutdown_for_a_limited_ti
     fixture.tasks.cancel();
     fixture.queue = None;
     let started_at = Instant::now();
-    while fixture.delivered.wait().await {}
-    assert_eq!(fixture.delivered_clients(), [""; 0]);
+    assert!(!fixture.delivered.wait_until_due().await);
     assert!(started_at.elapsed() <= MAX_SHUTDOWN_TIME);
     assert!(fixture.tasks.stop(Duration::from_secs(1)).await);
 }
@@ -296,11 +304,26 @@ async fn reports_of_a_failed_transaction_are_returned_again_within_the_limit() {
     for n in 0..=MAX_DELIVERED_PER_BATCH {
         sender.send(report(n)).await.unwrap();
     }
-    let first = delivered.take();
+    let first = delivered.take_due();
     assert_eq!(first.len(), MAX_DELIVERED_PER_BATCH);
     delivered.restore(first.clone());
-    assert_eq!(delivered.take(), first);
-    assert!(delivered.wait().await);
-    delivered.restore(first);
-    assert_eq!(delivered.take().len(), MAX_DELIVERED_PER_BATCH);
+    assert_eq!(delivered.take_due(), first);
+    delivered.restore(first[1..].to_vec());
+    assert!(delivered.wait_until_due().await);
+    assert_eq!(delivered.take_due().len(), MAX_DELIVERED_PER_BATCH);
+}
+
+#[tokio::test(start_paused = true)]
+async fn delivered_reports_are_stored_together_after_at_most_a_second() {
+    let mut fixture = Fixture::new([]);
+    fixture.add("a", 0);
+    fixture.add("b", 0);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(fixture.delivered.take_due(), []);
+    let received_at = Instant::now();
+    assert!(fixture.delivered.wait_until_due().await);
+    assert_eq!(received_at.elapsed(), MAX_STORE_DELAY);
+    assert_eq!(fixture.delivered.take_due().len(), 2);
+    fixture.queue = None;
+    assert!(!fixture.delivered.wait_until_due().await);
 }

@@ -1,0 +1,219 @@
+//! The statements that write the rows of online messages.
+//!
+//! A batch that contains only online messages of clients with a tenant, which is the usual batch, is
+//! written by [`RECORD_UPSERTS`] in one round trip. All other batches use a transaction with several
+//! statements. Both write the same rows, because both are built from the same text.
+
+use const_format::concatcp;
+
+use crate::driver::{PgQuery, set_based, timestamptz};
+use crate::search_entry::SearchColumns;
+use crate::transaction::{bind_stamps, column};
+use domain::{MessageId, Timestamp};
+use store::sql::{
+    HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS,
+    REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, TenantColumns,
+};
+use store::{ConnectionUpsert, PartitionLease, PresenceBatch};
+
+/// Columns of `connections` that an online message sets, in the order of the parameters `$1` to `$28`.
+/// `reported_to_inventory_at`, which is also a parameter, is not a column.
+const ROW_COLUMNS: &str = concatcp!(
+    "client_id, org_id, account, tags, ",
+    ONLINE_MESSAGE_COLUMNS,
+    ", tenant_lookup_timestamp, online_received_at, last_heartbeat_at, queue_topic,
+               queue_partition, queue_offset, inventory_eligible"
+);
+
+/// Selects the rows in the parameters `$1` to `$28`. `$29` is the time of the batch.
+pub(crate) const INSERT_ROWS: &str = concatcp!(
+    "
+        INSERT INTO connections (",
+    ROW_COLUMNS,
+    ", ",
+    PRESENCE_STAMP_COLUMNS,
+    ", ",
+    HEARTBEAT_STAMP_COLUMNS,
+    ", stale_timestamp, created_at, updated_at)
+        SELECT ",
+    ROW_COLUMNS,
+    ", ",
+    PRESENCE_STAMP_COLUMNS,
+    ", ",
+    HEARTBEAT_STAMP_COLUMNS,
+    ",
+               COALESCE(reported_to_inventory_at, 'epoch'), $29, $29
+          FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[]::jsonb[], $5::text[],
+               $6::text[], $7::text[], $8::text[]::jsonb[], $9::text[]::jsonb[],
+               $10::text[]::jsonb[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
+               $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::bigint[],
+               $19::int[], $20::bigint[], $21::bool[], $22::timestamptz[], $23::bigint[],
+               $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[])
+            AS t (",
+    ROW_COLUMNS,
+    ", reported_to_inventory_at, ",
+    PRESENCE_STAMP_COLUMNS,
+    ", ",
+    HEARTBEAT_STAMP_COLUMNS,
+    ")"
+);
+
+pub(crate) const UPDATE_ROWS: &str = concatcp!(
+    "
+        ON CONFLICT (client_id) DO UPDATE SET ",
+    REPLACE_ONLINE_MESSAGE,
+    ",
+               org_id = excluded.org_id, account = excluded.account,
+               tenant_lookup_timestamp = excluded.tenant_lookup_timestamp,
+               tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0
+                   ELSE COALESCE(connections.tenant_lookup_failure_count, 0) END,
+               ",
+    KEEP_LATER_HEARTBEAT,
+    ", ",
+    REPLACE_PRESENCE_STAMP,
+    ",
+               offline_received_at = NULL,
+               queue_topic = excluded.queue_topic,
+               queue_partition = excluded.queue_partition,
+               queue_offset = excluded.queue_offset,
+               inventory_eligible = excluded.inventory_eligible,
+               stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
+                   ELSE connections.stale_timestamp END,
+               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at
+        RETURNING 1"
+);
+
+/// Writes the rows of the search index that change. The count of the upserted rows makes PostgreSQL
+/// lock the connections first, as the triggers of other writers do.
+const WRITE_SEARCH_ROWS: &str = "
+        INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, term_hashes)
+        SELECT client_id, org_id, content_hash, fqdn, ($34::bigint[])[first_term:last_term]
+          FROM UNNEST($1::text[], $2::text[], $30::bigint[], $31::text[], $32::int[], $33::int[])
+            AS t (client_id, org_id, content_hash, fqdn, first_term, last_term),
+               (SELECT count(*) AS count FROM upserted) AS upserted
+         WHERE upserted.count > 0 AND org_id <> '' AND content_hash IS DISTINCT FROM (
+               SELECT s.content_hash FROM connection_search AS s WHERE s.client_id = t.client_id)
+        ON CONFLICT (client_id) DO UPDATE SET org_id = excluded.org_id,
+               content_hash = excluded.content_hash, fqdn = excluded.fqdn,
+               term_hashes = excluded.term_hashes";
+
+store::statements! {
+    pub(crate) UPSERT_CONNECTIONS = concatcp!(
+        "WITH upserted AS (", INSERT_ROWS, UPDATE_ROWS, ")", WRITE_SEARCH_ROWS
+    );
+
+    /// Does the work of a whole transaction: checks the leases, writes the connections and the search
+    /// index, and deletes the rows of the clients in `disconnected_clients`. Writes nothing, and
+    /// returns false, if a lease is lost.
+    ///
+    /// `FOR SHARE` waits for a process that is acquiring one of the partitions, and then reads the new
+    /// epoch. The counts in the conditions make PostgreSQL run the parts in this order.
+    ///
+    /// All parts have the same snapshot. If a client is marked as disconnected at this moment, its new
+    /// row in `disconnected_clients` can remain. The row has no effect while the client is connected,
+    /// and its next message or its next disconnect replaces it.
+    RECORD_UPSERTS = concatcp!("
+        WITH held AS MATERIALIZED (
+            SELECT queue, partition, epoch FROM partition_epoch
+             WHERE (queue, partition) IN (SELECT * FROM UNNEST($35::text[], $36::int[]))
+             ORDER BY queue, partition FOR SHARE),
+        fence AS MATERIALIZED (
+            SELECT count(*) = cardinality($35::text[]) AS is_held
+              FROM held JOIN UNNEST($35::text[], $36::int[], $37::bigint[])
+                AS lease (queue, partition, epoch) USING (queue, partition, epoch)),
+        upserted AS (", INSERT_ROWS, ", fence WHERE fence.is_held", UPDATE_ROWS, "),
+        indexed AS (", WRITE_SEARCH_ROWS, " RETURNING 1),
+        deleted AS (
+            DELETE FROM disconnected_clients
+             WHERE client_id = ANY($1) AND (SELECT count(*) FROM upserted) > 0
+               AND (SELECT count(*) FROM indexed) >= 0)
+        SELECT is_held::int AS is_held FROM fence");
+}
+
+/// Returns whether [`RECORD_UPSERTS`] can write the batch: it contains only online messages of clients
+/// with a tenant.
+pub(crate) fn is_single_statement(batch: &PresenceBatch) -> bool {
+    let PresenceBatch {
+        upserts,
+        heartbeats,
+        connection_ends,
+        dead_letters,
+        dead_letter_limits: _,
+        delivered_reports,
+    } = batch;
+    let has_tenant = |row: &ConnectionUpsert| !TenantColumns::from(&row.tenant).org_id.is_empty();
+    !upserts.is_empty()
+        && heartbeats.is_empty()
+        && connection_ends.is_empty()
+        && dead_letters.is_empty()
+        && delivered_reports.is_empty()
+        && upserts.iter().all(has_tenant)
+}
+
+/// Returns the query that writes a batch for which [`is_single_statement`] is true.
+pub(crate) fn record_upserts(
+    batch: &PresenceBatch,
+    leases: &[PartitionLease],
+    now: Timestamp,
+) -> PgQuery {
+    bind_upserts(set_based(RECORD_UPSERTS), &batch.upserts, now)
+        .bind(column(leases, |lease| lease.queue.as_str()))
+        .bind(column(leases, |lease| lease.partition))
+        .bind(column(leases, |lease| lease.epoch))
+}
+
+/// Binds the parameters of [`UPSERT_CONNECTIONS`].
+pub(crate) fn bind_upserts(query: PgQuery, rows: &[ConnectionUpsert], now: Timestamp) -> PgQuery {
+    bind_search_rows(bind_rows(query, rows, now), rows)
+}
+
+/// Binds the parameters `$1` to `$29`.
+pub(crate) fn bind_rows(query: PgQuery, rows: &[ConnectionUpsert], now: Timestamp) -> PgQuery {
+    let tenants = column(rows, |u| TenantColumns::from(&u.tenant));
+    let query = query
+        .bind(column(rows, |u| u.client_id.as_str()))
+        .bind(column(&tenants, |t| t.org_id))
+        .bind(column(&tenants, |t| t.account))
+        .bind(column(rows, |u| u.info.tags.to_string()))
+        .bind(column(rows, |u| u.dialect.as_str()))
+        .bind(column(rows, |u| u.kind.as_str()))
+        .bind(column(rows, |u| u.topic_prefix.as_str()))
+        .bind(column(rows, |u| u.info.canonical_facts.to_string()))
+        .bind(column(rows, |u| u.info.catalog_service_facts.to_string()))
+        .bind(column(rows, |u| u.info.dispatchers.to_string()))
+        .bind(column(rows, |u| u.info.client_name.as_str()))
+        .bind(column(rows, |u| u.info.client_version.as_str()))
+        .bind(column(rows, |u| {
+            u.message_id.as_ref().map(MessageId::as_str)
+        }))
+        .bind(column(rows, |u| timestamptz(u.message_sent_at)))
+        .bind(column(&tenants, |t| t.lookup_timestamp.map(timestamptz)))
+        .bind(column(rows, |u| timestamptz(u.received_at.time)))
+        .bind(column(rows, |u| {
+            u.last_heartbeat_at
+                .map(|received_at| timestamptz(received_at.time))
+        }))
+        .bind(column(rows, |u| u.received_at.topic()))
+        .bind(column(rows, |u| u.received_at.partition()))
+        .bind(column(rows, |u| u.received_at.offset()))
+        .bind(column(rows, |u| u.inventory_eligible))
+        .bind(column(rows, |u| {
+            u.reported_to_inventory_at.map(timestamptz)
+        }));
+    let query = bind_stamps(query, rows, |u| Some(u.received_at));
+    bind_stamps(query, rows, |u| u.last_heartbeat_at).bind(timestamptz(now))
+}
+
+/// Binds the parameters `$30` to `$34`.
+fn bind_search_rows(query: PgQuery, rows: &[ConnectionUpsert]) -> PgQuery {
+    let mut search = SearchColumns::default();
+    for upsert in rows {
+        search.add(TenantColumns::from(&upsert.tenant).org_id, &upsert.info);
+    }
+    query
+        .bind(search.content_hashes)
+        .bind(search.fqdns)
+        .bind(search.first_terms)
+        .bind(search.last_terms)
+        .bind(search.term_hashes)
+}
