@@ -173,7 +173,12 @@ fn large_online_message(name: &str) -> String {
 #[tokio::test]
 async fn good_clients_are_recorded_while_clients_flood_large_online_messages() {
     const ATTACKERS: usize = 8;
-    let cluster = Cluster::new().await;
+    // Each pair of messages uses the bytes of nearly two seconds of this budget, so the attackers are over it at
+    // any speed of the machine. The offline and online messages of good clients stay within it.
+    let cluster = Cluster::new()
+        .await
+        .set("client_budget.bytes_per_second", 65_536)
+        .set("client_budget.byte_burst", 1_048_576);
     let ingest = cluster.start(&["ingest"]).await;
     let _record = cluster.start(&["record"]).await;
     let api = cluster.start(&["api"]).await;
