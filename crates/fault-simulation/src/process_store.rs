@@ -61,6 +61,7 @@ impl PresenceRepository for ProcessStore {
                 WriteOutcome::Fenced(_) => {
                     context.fenced_batches.fetch_add(1, Ordering::Relaxed);
                 }
+                WriteOutcome::Conflict => {}
             }
             Ok(outcome)
         })

@@ -64,6 +64,7 @@ pub(crate) fn upsert(client_id: &str, tenant: TenantChange) -> ConnectionUpsert 
         tenant,
         inventory_eligible: true,
         reported_to_inventory_at: None,
+        replaced_version: None,
     }
 }
 

@@ -25,7 +25,8 @@ pub async fn record_without_search_index(
     rows: &[ConnectionUpsert],
     now: Timestamp,
 ) -> Result<()> {
-    let query = bind_rows(set_based(UPSERT_WITHOUT_SEARCH_INDEX), rows, now);
+    let no_search_hashes = vec![None::<i64>; rows.len()];
+    let query = bind_rows(set_based(UPSERT_WITHOUT_SEARCH_INDEX), rows, now).bind(no_search_hashes);
     let record =
         async |connection: &mut GuardedConnection| driver::execute(connection, query).await;
     store.recorder_connections.with_connection(record).await?;

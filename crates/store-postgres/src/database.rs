@@ -26,6 +26,7 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
         reported_at: "reported_at",
         skip_locked_connections: " FOR UPDATE OF connections SKIP LOCKED",
         current_time: "clock_timestamp()",
+        search_hash: "search_hash",
     })
 });
 

@@ -1,9 +1,17 @@
 //! Classification of PostgreSQL errors.
 
+use sqlx::error::DatabaseError;
 use store::StoreError;
+
+/// Error code of the function `reject_outdated_batch`.
+const OUTDATED_BATCH: &str = "CC001";
 
 /// Converts an error of the driver.
 pub(crate) fn store_error(error: sqlx::Error) -> StoreError {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    if code.is_some_and(|code| code == OUTDATED_BATCH) {
+        return StoreError::OutdatedBatch;
+    }
     StoreError::new(rejection_reason(&error), error)
 }
 

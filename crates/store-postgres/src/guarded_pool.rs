@@ -31,12 +31,15 @@ store::statements! {
     /// Plans are cached. A sequential scan is the best plan only while a table is small.
     DISABLE_SEQUENTIAL_SCANS = "SET LOCAL enable_seqscan = off";
 
-    /// The triggers do not write the search index, because the recorder writes it.
-    DISABLE_SEARCH_TRIGGERS = "SET LOCAL cc.recorder = 'on'";
+    /// The triggers do not write the search index, because the recorder writes it, and do not clear the
+    /// search hash, because the recorder sets it.
+    DISABLE_SEARCH_TRIGGERS = "
+        SELECT set_config('cc.recorder', 'on', true), set_config('cc.search_hash', 'on', true)";
 
     DISABLE_SEQUENTIAL_SCANS_OF_SESSION = "SET enable_seqscan = off";
 
-    DISABLE_SEARCH_TRIGGERS_OF_SESSION = "SET cc.recorder = 'on'";
+    DISABLE_SEARCH_TRIGGERS_OF_SESSION = "
+        SELECT set_config('cc.recorder', 'on', false), set_config('cc.search_hash', 'on', false)";
 
     COMMIT = "COMMIT";
 

@@ -59,6 +59,10 @@ const FILES: &[(&str, &str)] = &[
         "0012_autovacuum",
         include_str!("../migrations/0012_autovacuum.sql"),
     ),
+    (
+        "0013_search_hash",
+        include_str!("../migrations/0013_search_hash.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

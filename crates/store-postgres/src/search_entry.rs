@@ -18,9 +18,15 @@ const MAX_FQDN_CHARS: usize = 255;
 /// Separates the parts of a term.
 const SEPARATOR: char = '\u{1f}';
 
-/// The search index rows of a batch, one array for each parameter of the statement.
+/// The search index rows of a batch, one array for each parameter of the statement. Except for
+/// `row_hashes`, the arrays contain only the rows that can differ from the stored rows.
 #[derive(Debug, Default)]
-pub struct SearchColumns {
+pub struct SearchColumns<'a> {
+    /// The content hash of each connection. `None` for a tenantless client, because the index contains
+    /// no tenantless clients.
+    pub row_hashes: Vec<Option<i64>>,
+    pub client_ids: Vec<&'a str>,
+    pub org_ids: Vec<&'a str>,
     pub content_hashes: Vec<i64>,
     pub fqdns: Vec<Option<String>>,
     /// The hashes of all rows, one row after the other.
@@ -31,19 +37,31 @@ pub struct SearchColumns {
     pub last_terms: Vec<i32>,
 }
 
-impl SearchColumns {
-    /// Adds the row of a connection. The index contains no tenantless clients, so the row of such a
-    /// client is empty.
-    pub fn add(&mut self, org_id: &str, info: &ClientInfo) {
-        let first = self.term_hashes.len();
-        let mut fqdn = None;
-        let mut content_hash = 0;
-        if !org_id.is_empty() {
-            fqdn = search_fqdn(&info.canonical_facts);
-            let mut terms = TermHasher::new(org_id, &mut self.term_hashes);
-            terms.add_all(info);
-            content_hash = entry_hash(org_id, fqdn.as_deref(), &self.term_hashes[first..]);
+impl<'a> SearchColumns<'a> {
+    /// Adds a connection. `stored_hash` is the content hash of the stored row, if it is known.
+    pub fn add(
+        &mut self,
+        client_id: &'a str,
+        org_id: &'a str,
+        info: &ClientInfo,
+        stored_hash: Option<i64>,
+    ) {
+        if org_id.is_empty() {
+            self.row_hashes.push(None);
+            return;
         }
+        let first = self.term_hashes.len();
+        let fqdn = search_fqdn(&info.canonical_facts);
+        let mut terms = TermHasher::new(org_id, &mut self.term_hashes);
+        terms.add_all(info);
+        let content_hash = entry_hash(org_id, fqdn.as_deref(), &self.term_hashes[first..]);
+        self.row_hashes.push(Some(content_hash));
+        if stored_hash == Some(content_hash) {
+            self.term_hashes.truncate(first);
+            return;
+        }
+        self.client_ids.push(client_id);
+        self.org_ids.push(org_id);
         self.content_hashes.push(content_hash);
         self.fqdns.push(fqdn);
         let position = |index: usize| i32::try_from(index).unwrap_or(i32::MAX);

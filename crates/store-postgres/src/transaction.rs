@@ -183,7 +183,7 @@ impl SqlTransaction for PostgresTransaction {
 
     async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
         let query = upsert::bind_upserts(set_based(UPSERT_CONNECTIONS), rows, now);
-        self.run(query).await.map(drop)
+        driver::fetch_all(&mut self.0, query).await.map(drop)
     }
 
     async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()> {

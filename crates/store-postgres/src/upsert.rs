@@ -3,6 +3,10 @@
 //! A batch that contains only online messages of clients with a tenant, which is the usual batch, is
 //! written by [`RECORD_UPSERTS`] in one round trip. All other batches use a transaction with several
 //! statements. Both write the same rows, because both are built from the same text.
+//!
+//! A batch is written only if each row still has the version that the recorder has read, see
+//! [`ConnectionUpsert::replaced_version`]. So the recorder may leave out what did not change, such as the
+//! search row.
 
 use const_format::concatcp;
 
@@ -25,7 +29,11 @@ const ROW_COLUMNS: &str = concatcp!(
                queue_partition, queue_offset, inventory_eligible"
 );
 
-/// Selects the rows in the parameters `$1` to `$28`. `$29` is the time of the batch.
+/// Selects the rows in the parameters `$1` to `$28`. `$29` is the time of the batch, `$30` has the versions
+/// that the rows replace, or null for any version, and `$31` has their search hashes.
+///
+/// `created_at` is the replaced version, because an update does not change this column, and
+/// [`UPDATE_ROWS`] needs the version.
 pub(crate) const INSERT_ROWS: &str = concatcp!(
     "
         INSERT INTO connections (",
@@ -34,7 +42,7 @@ pub(crate) const INSERT_ROWS: &str = concatcp!(
     PRESENCE_STAMP_COLUMNS,
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
-    ", stale_timestamp, created_at, updated_at)
+    ", stale_timestamp, created_at, updated_at, search_hash)
         SELECT ",
     ROW_COLUMNS,
     ", ",
@@ -42,22 +50,28 @@ pub(crate) const INSERT_ROWS: &str = concatcp!(
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
     ",
-               COALESCE(reported_to_inventory_at, 'epoch'), $29, $29
+               COALESCE(reported_to_inventory_at, 'epoch'), COALESCE(replaced_version, $29), $29,
+               search_hash
           FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[]::jsonb[], $5::text[],
                $6::text[], $7::text[], $8::text[]::jsonb[], $9::text[]::jsonb[],
                $10::text[]::jsonb[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
                $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::bigint[],
                $19::int[], $20::bigint[], $21::bool[], $22::timestamptz[], $23::bigint[],
-               $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[])
+               $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[],
+               $30::timestamptz[], $31::bigint[])
             AS t (",
     ROW_COLUMNS,
     ", reported_to_inventory_at, ",
     PRESENCE_STAMP_COLUMNS,
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
-    ")"
+    ", replaced_version, search_hash)"
 );
 
+/// Updates the rows that exist. Skips a row that has another version than the replaced one.
+///
+/// `is_lost` is true for a row that was inserted, although it should replace a version: the row was
+/// deleted after the recorder had read it. `xmax` is 0 for inserted rows.
 pub(crate) const UPDATE_ROWS: &str = concatcp!(
     "
         ON CONFLICT (client_id) DO UPDATE SET ",
@@ -79,32 +93,40 @@ pub(crate) const UPDATE_ROWS: &str = concatcp!(
                inventory_eligible = excluded.inventory_eligible,
                stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
                    ELSE connections.stale_timestamp END,
-               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at
-        RETURNING 1"
+               online_received_at = excluded.online_received_at, updated_at = excluded.updated_at,
+               search_hash = excluded.search_hash
+         WHERE excluded.created_at IN (connections.updated_at, excluded.updated_at)
+        RETURNING xmax = 0 AND created_at <> updated_at AS is_lost"
 );
 
-/// Writes the rows of the search index that change. The count of the upserted rows makes PostgreSQL
-/// lock the connections first, as the triggers of other writers do.
+/// Expression that cancels the statement if a row has another version than the replaced one.
+const REJECT_OUTDATED_ROWS: &str = "(
+            SELECT CASE WHEN count(*) < cardinality($1::text[]) OR bool_or(is_lost)
+                   THEN reject_outdated_batch() ELSE 0 END FROM upserted)";
+
+/// Writes the rows of the search index in the parameters `$32` to `$38` that differ. The count of the
+/// upserted rows makes PostgreSQL lock the connections first, as the triggers of other writers do.
 const WRITE_SEARCH_ROWS: &str = "
         INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, term_hashes)
-        SELECT client_id, org_id, content_hash, fqdn, ($34::bigint[])[first_term:last_term]
-          FROM UNNEST($1::text[], $2::text[], $30::bigint[], $31::text[], $32::int[], $33::int[])
+        SELECT client_id, org_id, content_hash, fqdn, ($38::bigint[])[first_term:last_term]
+          FROM UNNEST($32::text[], $33::text[], $34::bigint[], $35::text[], $36::int[], $37::int[])
             AS t (client_id, org_id, content_hash, fqdn, first_term, last_term),
                (SELECT count(*) AS count FROM upserted) AS upserted
-         WHERE upserted.count > 0 AND org_id <> '' AND content_hash IS DISTINCT FROM (
+         WHERE upserted.count > 0 AND content_hash IS DISTINCT FROM (
                SELECT s.content_hash FROM connection_search AS s WHERE s.client_id = t.client_id)
         ON CONFLICT (client_id) DO UPDATE SET org_id = excluded.org_id,
                content_hash = excluded.content_hash, fqdn = excluded.fqdn,
                term_hashes = excluded.term_hashes";
 
 store::statements! {
-    pub(crate) UPSERT_CONNECTIONS = concatcp!(
-        "WITH upserted AS (", INSERT_ROWS, UPDATE_ROWS, ")", WRITE_SEARCH_ROWS
-    );
+    pub(crate) UPSERT_CONNECTIONS = concatcp!("
+        WITH upserted AS (", INSERT_ROWS, UPDATE_ROWS, "),
+        indexed AS (", WRITE_SEARCH_ROWS, " RETURNING 1)
+        SELECT ", REJECT_OUTDATED_ROWS, " AS outdated_rows");
 
     /// Does the work of a whole transaction: checks the leases, writes the connections and the search
     /// index, and deletes the rows of the clients in `disconnected_clients`. Writes nothing, and
-    /// returns false, if a lease is lost.
+    /// returns 0, if a lease is lost.
     ///
     /// `FOR SHARE` waits for a process that is acquiring one of the partitions, and then reads the new
     /// epoch. The counts in the conditions make PostgreSQL run the parts in this order.
@@ -115,11 +137,11 @@ store::statements! {
     RECORD_UPSERTS = concatcp!("
         WITH held AS MATERIALIZED (
             SELECT queue, partition, epoch FROM partition_epoch
-             WHERE (queue, partition) IN (SELECT * FROM UNNEST($35::text[], $36::int[]))
+             WHERE (queue, partition) IN (SELECT * FROM UNNEST($39::text[], $40::int[]))
              ORDER BY queue, partition FOR SHARE),
         fence AS MATERIALIZED (
-            SELECT count(*) = cardinality($35::text[]) AS is_held
-              FROM held JOIN UNNEST($35::text[], $36::int[], $37::bigint[])
+            SELECT count(*) = cardinality($39::text[]) AS is_held
+              FROM held JOIN UNNEST($39::text[], $40::int[], $41::bigint[])
                 AS lease (queue, partition, epoch) USING (queue, partition, epoch)),
         upserted AS (", INSERT_ROWS, ", fence WHERE fence.is_held", UPDATE_ROWS, "),
         indexed AS (", WRITE_SEARCH_ROWS, " RETURNING 1),
@@ -127,7 +149,7 @@ store::statements! {
             DELETE FROM disconnected_clients
              WHERE client_id = ANY($1) AND (SELECT count(*) FROM upserted) > 0
                AND (SELECT count(*) FROM indexed) >= 0)
-        SELECT is_held::int AS is_held FROM fence");
+        SELECT CASE WHEN is_held THEN 1 + ", REJECT_OUTDATED_ROWS, " ELSE 0 END AS is_held FROM fence");
 }
 
 /// Returns whether [`RECORD_UPSERTS`] can write the batch: it contains only online messages of clients
@@ -167,7 +189,7 @@ pub(crate) fn bind_upserts(query: PgQuery, rows: &[ConnectionUpsert], now: Times
     bind_search_rows(bind_rows(query, rows, now), rows)
 }
 
-/// Binds the parameters `$1` to `$29`.
+/// Binds the parameters `$1` to `$30`.
 pub(crate) fn bind_rows(query: PgQuery, rows: &[ConnectionUpsert], now: Timestamp) -> PgQuery {
     let tenants = column(rows, |u| TenantColumns::from(&u.tenant));
     let query = query
@@ -201,16 +223,28 @@ pub(crate) fn bind_rows(query: PgQuery, rows: &[ConnectionUpsert], now: Timestam
             u.reported_to_inventory_at.map(timestamptz)
         }));
     let query = bind_stamps(query, rows, |u| Some(u.received_at));
-    bind_stamps(query, rows, |u| u.last_heartbeat_at).bind(timestamptz(now))
+    bind_stamps(query, rows, |u| u.last_heartbeat_at)
+        .bind(timestamptz(now))
+        .bind(column(rows, |u| {
+            u.replaced_version
+                .map(|version| timestamptz(version.updated_at))
+        }))
 }
 
-/// Binds the parameters `$30` to `$34`.
+/// Binds the parameters `$31` to `$38`.
 fn bind_search_rows(query: PgQuery, rows: &[ConnectionUpsert]) -> PgQuery {
     let mut search = SearchColumns::default();
     for upsert in rows {
-        search.add(TenantColumns::from(&upsert.tenant).org_id, &upsert.info);
+        let stored_hash = upsert
+            .replaced_version
+            .and_then(|version| version.search_hash);
+        let org_id = TenantColumns::from(&upsert.tenant).org_id;
+        search.add(upsert.client_id.as_str(), org_id, &upsert.info, stored_hash);
     }
     query
+        .bind(search.row_hashes)
+        .bind(search.client_ids)
+        .bind(search.org_ids)
         .bind(search.content_hashes)
         .bind(search.fqdns)
         .bind(search.first_terms)

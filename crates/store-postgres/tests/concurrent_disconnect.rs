@@ -37,6 +37,7 @@ fn online_batch(second: i64) -> PresenceBatch {
             }),
             inventory_eligible: false,
             reported_to_inventory_at: None,
+            replaced_version: None,
         }],
         ..PresenceBatch::default()
     }

@@ -41,6 +41,7 @@ fn upsert(number: i64, round: i64) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: None,
+        replaced_version: None,
     }
 }
 

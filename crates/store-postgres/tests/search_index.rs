@@ -34,6 +34,7 @@ fn upsert(client_id: &str, info: ClientInfo) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: None,
+        replaced_version: None,
     }
 }
 

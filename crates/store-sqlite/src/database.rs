@@ -29,6 +29,7 @@ const SYNTAX: SqlSyntax = SqlSyntax {
     reported_at: "stale_timestamp",
     skip_locked_connections: "",
     current_time: "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
+    search_hash: "NULL",
 };
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =

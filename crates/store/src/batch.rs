@@ -11,6 +11,7 @@ use domain::{ClientId, ClientInfo, ClientKind, DialectName, MessageId, Tenant, T
 
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::partitions::ReceivedAt;
+use crate::presence::RowVersion;
 
 /// The data of an online message. The store inserts or updates the client's row in `connections`.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,6 +41,10 @@ pub struct ConnectionUpsert {
     /// Time at which the report to inventory was delivered. `None` if the report is still pending, as
     /// in every batch of the recorder. See [`DeliveredReport`].
     pub reported_to_inventory_at: Option<Timestamp>,
+    /// The version of the client's row that the upsert replaces. A store with a search index writes
+    /// nothing if the row has another version, and writes the search index only if the search hash
+    /// changes. `None` if the client had no row, or to replace any version.
+    pub replaced_version: Option<RowVersion>,
 }
 
 /// A heartbeat to record.

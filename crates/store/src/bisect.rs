@@ -42,7 +42,7 @@ pub async fn record_batch_in_parts(
     while let Some(batch) = batches_to_write.pop() {
         match repository.record_batch(&batch, leases, now).await {
             Ok(WriteOutcome::Committed) => observer.on_committed(&batch),
-            Ok(fenced @ WriteOutcome::Fenced(_)) => return Ok(fenced),
+            Ok(outcome @ (WriteOutcome::Fenced(_) | WriteOutcome::Conflict)) => return Ok(outcome),
             Err(StoreError::RowRejected(rejection)) => match batch.split() {
                 SplitBatch::Parts(parts) => batches_to_write.extend(parts),
                 SplitBatch::Indivisible(rows) => {

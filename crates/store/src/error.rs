@@ -19,6 +19,10 @@ pub enum StoreError {
     /// The database does not have the schema that this version of the program needs.
     #[error("{0}")]
     Schema(String),
+    /// A batch was not written, because a row has changed since the recorder read it. Becomes
+    /// [`WriteOutcome::Conflict`](crate::WriteOutcome::Conflict).
+    #[error("a row has changed since the recorder read it")]
+    OutdatedBatch,
     /// A row contains a value that no version of the program writes.
     #[error("unexpected value in the database: {0}")]
     CorruptRow(String),

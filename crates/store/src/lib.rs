@@ -57,7 +57,7 @@ pub use page::{
 };
 pub use partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
 pub use presence::{
-    PresenceRepository, StoredConnection, StoredDisconnect, StoredState, WriteOutcome,
+    PresenceRepository, RowVersion, StoredConnection, StoredDisconnect, StoredState, WriteOutcome,
 };
 pub use settings::DeadLetterSettings;
 

@@ -37,6 +37,19 @@ pub struct StoredConnection {
     /// The latest heartbeat. `None` if the client sent no heartbeat after its latest presence
     /// message.
     pub last_heartbeat_at: Option<ReceivedAt>,
+    /// Identifies this version of the row.
+    pub version: RowVersion,
+}
+
+/// Identifies a version of a row in `connections`. An upsert refers to the version that it replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowVersion {
+    /// Time of the batch or of the tenant lookup that wrote the version. Heartbeats, claims and reports
+    /// to inventory do not change the time.
+    pub updated_at: Timestamp,
+    /// Hash of the client's row in the search index. `None` if the store has no search index, or if
+    /// another writer than the recorder wrote the version.
+    pub search_hash: Option<i64>,
 }
 
 /// The columns of `disconnected_clients` that decide how a new message is applied.
@@ -59,6 +72,9 @@ pub enum WriteOutcome {
     Committed,
     /// Nothing was written, because another process acquired these partitions.
     Fenced(Vec<PartitionLease>),
+    /// Nothing was written, because the row of a client has changed since its state was loaded. The
+    /// caller must load the states again.
+    Conflict,
 }
 
 /// Reads and writes the presence of clients, for the recorder.

@@ -98,6 +98,7 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: Some(now),
+        replaced_version: None,
     }
 }
 

@@ -16,7 +16,7 @@ use domain::{ClientId, Identity, Tenant, Timestamp};
 use protocol::{ClientMessage, ClientTopic, InboundMessage};
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
-    PresenceBatch, ReceivedAt, StoredState, TenantChange, WriteOutcome,
+    PresenceBatch, ReceivedAt, RowVersion, StoredState, TenantChange, WriteOutcome,
 };
 use tenant::{self, MassLossVerdict, TenantLookupOutcome};
 
@@ -252,7 +252,12 @@ async fn build_batch(
             upsert_input_indexes.insert(client.clone(), applied_message.input_index);
             let tenant = tenant
                 .unwrap_or_else(|| tenant_change_from_stored_state(stored_states.get(&client)));
-            let upsert = connection_upsert(deps, &client, *applied_message, tenant);
+            let stored_connection = stored_states
+                .get(&client)
+                .and_then(|state| state.connection.as_ref());
+            let replaced_version = stored_connection.map(|connection| connection.version);
+            let upsert =
+                connection_upsert(deps, &client, *applied_message, tenant, replaced_version);
             rows.upserts.push(upsert);
         } else if let Some(received_at) = change.heartbeat_received_at {
             rows.heartbeats.push(HeartbeatUpdate {
@@ -281,6 +286,7 @@ fn connection_upsert(
     client: &ClientId,
     applied_message: AppliedOnlineMessage,
     tenant: TenantChange,
+    replaced_version: Option<RowVersion>,
 ) -> ConnectionUpsert {
     let online = applied_message.online;
     let inventory_eligible = deps.inventory_reporter.as_ref().is_some_and(|inventory| {
@@ -300,6 +306,7 @@ fn connection_upsert(
         received_at: applied_message.received_at,
         last_heartbeat_at: applied_message.last_heartbeat_at,
         tenant,
+        replaced_version,
     }
 }
 

@@ -93,8 +93,9 @@ pub(super) async fn write_batch<'a>(
         for batch in std::mem::take(&mut batches_to_write) {
             let presence = &*context.deps.presence;
             let outcome = store::record_batch_in_parts(presence, batch, leases, now, &mut observer);
-            if let fenced @ WriteOutcome::Fenced(_) = outcome.await? {
-                return Ok(fenced);
+            match outcome.await? {
+                WriteOutcome::Committed => {}
+                outcome @ (WriteOutcome::Fenced(_) | WriteOutcome::Conflict) => return Ok(outcome),
             }
         }
         for part in observer.finish()? {
@@ -124,7 +125,7 @@ pub(super) async fn write_batch<'a>(
 }
 
 /// Writes the rows of one client during an outage, to detect the end of the outage. Returns the
-/// outcome if a lease of the batch is fenced. Returns `None` if the batch contains no rows of the
+/// outcome if the rows were not written for another reason. Returns `None` if the batch contains no rows of the
 /// rejected kind.
 async fn probe(
     context: &WriterContext,

@@ -23,6 +23,7 @@ const BATCH_DURATION: &str = "cloud_connector_record_batch_duration_seconds";
 const BATCHES_RETRYING: &str = "cloud_connector_record_batches_retrying";
 const BATCH_RETRIES: &str = "cloud_connector_record_batch_retries_total";
 const REJECTION_OUTAGE: &str = "cloud_connector_record_rejection_outage";
+const BATCH_CONFLICTS: &str = "cloud_connector_record_batch_conflicts_total";
 const PARTITIONS_FENCED: &str = "cloud_connector_record_partitions_fenced_total";
 
 /// Maximum number of characters of a topic in a log line. Longer topics are truncated, because the
@@ -73,6 +74,10 @@ pub fn describe() {
     describe_gauge!(
         REJECTION_OUTAGE,
         "1 while the database rejects the rows of most clients for the same reason, otherwise 0"
+    );
+    describe_counter!(
+        BATCH_CONFLICTS,
+        "Batches that were built again, because another writer had changed the row of a client"
     );
     describe_counter!(
         PARTITIONS_FENCED,
@@ -180,4 +185,9 @@ pub fn set_rejection_outage(is_active: bool) {
 pub fn count_fenced_partitions(partitions: &[i32]) {
     counter!(PARTITIONS_FENCED).increment(partitions.len() as u64);
     tracing::warn!(?partitions, "batch fenced: partitions were reassigned");
+}
+
+/// Counts a batch that was not written, because another writer had changed the row of a client.
+pub fn count_conflict() {
+    counter!(BATCH_CONFLICTS).increment(1);
 }

@@ -355,6 +355,8 @@ impl Writer {
                     break;
                 }
                 Ok(WriteOutcome::Fenced(lost_leases)) => drop_fenced_jobs(batch, &lost_leases),
+                // The next attempt loads the states again.
+                Ok(WriteOutcome::Conflict) => metrics::count_conflict(),
                 Err(WriteError::RejectionOutageEnded) => {}
                 Err(error) => {
                     attempt += 1;

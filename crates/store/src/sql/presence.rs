@@ -8,7 +8,7 @@ use domain::{ClientId, Tenant, Timestamp};
 
 use super::{Access, SqlDatabase, batch, row};
 use crate::batch::PresenceBatch;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::partitions::{PartitionLease, QueueTopic};
 use crate::presence::{PresenceRepository, StoredState, WriteOutcome};
 
@@ -34,10 +34,16 @@ impl<D: SqlDatabase> PresenceRepository for D {
         leases: &[PartitionLease],
         now: Timestamp,
     ) -> Result<WriteOutcome> {
-        if self.record_in_one_statement(batch, leases, now).await? {
-            return Ok(WriteOutcome::Committed);
+        let record = async {
+            if self.record_in_one_statement(batch, leases, now).await? {
+                return Ok(WriteOutcome::Committed);
+            }
+            batch::record_batch(self.begin().await?, self.statements(), batch, leases, now).await
+        };
+        match record.await {
+            Err(StoreError::OutdatedBatch) => Ok(WriteOutcome::Conflict),
+            outcome => outcome,
         }
-        batch::record_batch(self.begin().await?, self.statements(), batch, leases, now).await
     }
 
     async fn acquire_partitions(

@@ -11,7 +11,7 @@ use crate::error::{Result, StoreError};
 use crate::ingest_epochs::IngestEpoch;
 use crate::lookup_queue::{ClaimedConnection, ClientDetails, TenantlessClient, TenantlessCounts};
 use crate::partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
-use crate::presence::{StoredConnection, StoredDisconnect, StoredState};
+use crate::presence::{RowVersion, StoredConnection, StoredDisconnect, StoredState};
 
 /// Reads the columns of a row. Each backend implements this trait for the rows of its driver.
 ///
@@ -290,6 +290,10 @@ pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> 
             received_at,
             offline_message_overruled: row.optional_timestamp("offline_received_at")?.is_some(),
             last_heartbeat_at: last_heartbeat(row)?,
+            version: RowVersion {
+                updated_at: row.timestamp("updated_at")?,
+                search_hash: row.optional_integer("search_hash")?,
+            },
         });
     } else {
         state.disconnect = Some(StoredDisconnect {

@@ -29,6 +29,8 @@ pub struct SqlSyntax {
     pub skip_locked_connections: &'static str,
     /// Current time of the database, even if the transaction started earlier.
     pub current_time: &'static str,
+    /// Column of `connections` with the hash of the row in the search index, or null.
+    pub search_hash: &'static str,
 }
 
 /// Columns of a connection.
@@ -102,7 +104,7 @@ macro_rules! shared_statements {
 
 shared_statements! {
     is_listed, connection_count, for_update, skip_locked, reported_connections, reported_at,
-    skip_locked_connections, current_time;
+    skip_locked_connections, current_time, search_hash;
 
     /// Parameters: clients.
     load_client_states =
@@ -111,12 +113,13 @@ shared_statements! {
                 COALESCE(offline_received_at, online_received_at) AS presence_received_at,
                 queue_topic, queue_partition, queue_offset, presence_session, presence_epoch,
                 presence_sequence, last_heartbeat_at, heartbeat_session, heartbeat_epoch,
-                heartbeat_sequence, offline_received_at
+                heartbeat_sequence, offline_received_at, updated_at, {search_hash} AS search_hash
            FROM connections WHERE client_id {is_listed}
           UNION ALL
          SELECT 0, client_id, org_id, account, message_id, message_sent,
                 disconnected_at, queue_topic, queue_partition, queue_offset, presence_session,
-                presence_epoch, presence_sequence, NULL, NULL, NULL, NULL, NULL
+                presence_epoch, presence_sequence, NULL, NULL, NULL, NULL, NULL,
+                NULL, NULL
            FROM disconnected_clients WHERE client_id {is_listed}";
 
     /// Parameters: session, holder.

@@ -74,6 +74,7 @@ fn host_upsert(
         tenant,
         inventory_eligible: true,
         reported_to_inventory_at,
+        replaced_version: None,
     }
 }
 

@@ -141,6 +141,7 @@ fn upsert(client_id: &str, fact_bytes: usize) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: None,
+        replaced_version: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use domain::{ClientInfo, ClientKind, IngestStamp};
 use serde_json::json;
-use store::{QueuePosition, StoredConnection, StoredDisconnect};
+use store::{QueuePosition, RowVersion, StoredConnection, StoredDisconnect};
 
 const STALE_ONLINE_WINDOW: Duration = Duration::from_mins(10);
 
@@ -107,6 +107,10 @@ fn connected_state(message_id: &str, sent_second: i64) -> StoredState {
             received_at: received_from_broker_at(sent_second),
             offline_message_overruled: false,
             last_heartbeat_at: None,
+            version: RowVersion {
+                updated_at: time_at(sent_second),
+                search_hash: None,
+            },
         }),
         disconnect: None,
     }

@@ -102,6 +102,7 @@ async fn record_online(store: &TestStore, message_id: &str, received_at: Timesta
         tenant: TenantChange::Found(tenant()),
         inventory_eligible: true,
         reported_to_inventory_at: None,
+        replaced_version: None,
     };
     let batch = PresenceBatch {
         upserts: vec![upsert],
