@@ -9,6 +9,7 @@ pub mod ids;
 pub mod ingest_stamp;
 pub mod lookup_status;
 pub mod message;
+pub mod presence;
 pub mod reject_reason;
 pub mod tenant;
 
@@ -19,5 +20,6 @@ pub use ids::{ClientId, InvalidId, MessageId, OrgId};
 pub use ingest_stamp::{IngestStamp, InvalidIngestStamp};
 pub use lookup_status::LookupStatus;
 pub use message::OutgoingMessage;
+pub use presence::{OfflineReason, OnlineCause};
 pub use reject_reason::RejectReason;
 pub use tenant::Tenant;

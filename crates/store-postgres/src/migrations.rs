@@ -63,6 +63,11 @@ const FILES: &[(&str, &str)] = &[
         "0013_search_hash",
         include_str!("../migrations/0013_search_hash.sql"),
     ),
+    (
+        "0014_presence_history",
+        include_str!("../migrations/0014_presence_history.sql"),
+    ),
+    ("0015_events", include_str!("../migrations/0015_events.sql")),
 ];
 
 /// All migrations, in the order of their versions.

@@ -47,6 +47,11 @@ const FILES: &[(&str, &str)] = &[
         "0009_ingest_leases",
         include_str!("../migrations/0009_ingest_leases.sql"),
     ),
+    (
+        "0010_presence_history",
+        include_str!("../migrations/0010_presence_history.sql"),
+    ),
+    ("0011_events", include_str!("../migrations/0011_events.sql")),
 ];
 
 /// All migrations, in the order of their versions.

@@ -23,6 +23,7 @@ mod connections;
 mod dead_letter_limit;
 mod dead_letters;
 mod error;
+mod history;
 mod ingest_epochs;
 mod lookup_queue;
 mod maintenance;
@@ -46,6 +47,7 @@ pub use dead_letters::{
     StoredDeadLetter,
 };
 pub use error::{Result, RowRejection, StoreError};
+pub use history::{HistoryRow, NewEvent, Transition};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
 pub use lookup_queue::{
     ClaimedConnection, ClientDetails, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository,
