@@ -14,6 +14,8 @@ mod budget_reports;
 mod client_stream;
 mod connack;
 mod connect_packet;
+#[cfg(test)]
+mod connection_tests;
 mod error;
 mod large_packets;
 mod live_connections;
@@ -45,7 +47,7 @@ use mqtt5::broker::sys_topics::BrokerStats;
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
-use domain::{ClientId, Clock};
+use domain::{ClientId, Clock, OfflineReason};
 use network::tls_server::ServerTls;
 use protocol::TopicScheme;
 use service::rate_limit::RateLimiter;
@@ -213,14 +215,20 @@ impl Broker {
         self.state.live_connections.is_connected(client)
     }
 
-    /// Reports a disconnect to the message sink if the client has no connection. Returns `None` if
-    /// the client is connected.
+    /// Reports a disconnect with this reason to the message sink if the client has no connection.
+    /// Returns `None` if the client is connected.
     #[must_use]
-    pub fn report_if_disconnected(&self, client: &ClientId) -> Option<PendingWrite> {
+    pub fn report_if_disconnected(
+        &self,
+        client: &ClientId,
+        reason: OfflineReason,
+    ) -> Option<PendingWrite> {
         let sink = &self.state.sink;
         self.state
             .live_connections
-            .run_if_not_connected(client, || sink.on_client_disconnected(client.clone()))
+            .run_if_not_connected(client, || {
+                sink.on_client_disconnected(client.clone(), reason)
+            })
     }
 
     /// Checks that the broker accepts clients.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::metrics;
 use super::stream_handle::StreamHandle;
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 
 /// Generation number of a connection. A later connection has a higher number.
 pub(super) type Generation = u64;
@@ -41,6 +41,9 @@ struct LiveConnection {
     peer: SocketAddr,
     stream: StreamHandle,
     limits: ClientLimits,
+    /// How the latest closed connection of the client ended that is newer than this connection.
+    /// `None` if no newer connection has closed.
+    end_of_newer_connection: Option<OfflineReason>,
 }
 
 /// Limits that a client has requested in its CONNECT packet.
@@ -81,6 +84,7 @@ impl LiveConnections {
             peer,
             stream,
             limits,
+            end_of_newer_connection: None,
         };
         let replaced = match inner.connections_by_client.entry(client.clone()) {
             Entry::Vacant(entry) => {
@@ -105,24 +109,33 @@ impl LiveConnections {
         }
     }
 
-    /// Removes a connection. If the client has no other connection, calls `on_disconnected` and
-    /// returns its result.
+    /// Removes a connection that ended for `reason`. If the client has no other connection, calls
+    /// `on_disconnected` with the reason for which the client's latest connection ended, and returns
+    /// the result.
     pub fn unregister<T>(
         &self,
         client: &ClientId,
         generation: Generation,
-        on_disconnected: impl FnOnce() -> T,
+        reason: OfflineReason,
+        on_disconnected: impl FnOnce(OfflineReason) -> T,
     ) -> Option<T> {
         let mut inner = self.inner.lock();
         let connections = inner.connections_by_client.get_mut(client)?;
-        let count_before = connections.len();
-        connections.retain(|other| other.generation != generation);
-        if !connections.is_empty() || connections.len() == count_before {
+        let index = connections
+            .iter()
+            .position(|connection| connection.generation == generation)?;
+        let removed = connections.remove(index);
+        let reason = removed.end_of_newer_connection.unwrap_or(reason);
+        if !connections.is_empty() {
+            // The broker may notice the end of an older connection later.
+            for older in &mut connections[..index] {
+                older.end_of_newer_connection = Some(reason);
+            }
             return None;
         }
         inner.connections_by_client.remove(client);
         metrics::set_broker_connections(inner.connections_by_client.len());
-        Some(on_disconnected())
+        Some(on_disconnected(reason))
     }
 
     /// Runs `action` and returns its result, unless the client has a connection with a higher
@@ -206,15 +219,37 @@ mod tests {
         let old_generation = register(&connections);
         let new_generation = register(&connections);
         assert_eq!(
-            connections.unregister(&test_client(), old_generation, || ()),
+            connections.unregister(&test_client(), old_generation, OfflineReason::Will, |_| ()),
             None
         );
         assert!(connections.is_connected(&test_client()));
         assert_eq!(
-            connections.unregister(&test_client(), new_generation, || ()),
+            connections.unregister(&test_client(), new_generation, OfflineReason::Will, |_| ()),
             Some(())
         );
         assert!(!connections.is_connected(&test_client()));
+    }
+
+    #[test]
+    fn reason_is_how_the_latest_connection_ended_even_if_an_older_connection_closes_last() {
+        let unregister = |connections: &LiveConnections, generation, reason| {
+            connections.unregister(&test_client(), generation, reason, |reason| reason)
+        };
+        for reason in [OfflineReason::Client, OfflineReason::Will] {
+            let connections = LiveConnections::default();
+            let generations = [(); 3].map(|()| register(&connections));
+            for (index, expected) in [(2, None), (1, None), (0, Some(reason))] {
+                let own_reason = match index {
+                    2 => reason,
+                    _ => OfflineReason::BrokerRestart,
+                };
+                let reported = unregister(&connections, generations[index], own_reason);
+                assert_eq!(reported, expected);
+            }
+            let generation = register(&connections);
+            let reported = unregister(&connections, generation, OfflineReason::Client);
+            assert_eq!(reported, Some(OfflineReason::Client));
+        }
     }
 
     #[test]
@@ -242,7 +277,7 @@ mod tests {
         let old_generation = register(&connections);
         let new_generation = register(&connections);
         assert_eq!(
-            connections.unregister(&test_client(), new_generation, || ()),
+            connections.unregister(&test_client(), new_generation, OfflineReason::Will, |_| ()),
             None
         );
         assert_eq!(
@@ -250,7 +285,7 @@ mod tests {
             Some(())
         );
         assert_eq!(
-            connections.unregister(&test_client(), old_generation, || ()),
+            connections.unregister(&test_client(), old_generation, OfflineReason::Will, |_| ()),
             Some(())
         );
     }
@@ -259,7 +294,7 @@ mod tests {
     fn last_will_of_a_closed_connection_is_accepted_unless_the_client_has_reconnected() {
         let connections = LiveConnections::default();
         let old_generation = register(&connections);
-        connections.unregister(&test_client(), old_generation, || ());
+        connections.unregister(&test_client(), old_generation, OfflineReason::Will, |_| ());
         assert_eq!(
             connections.run_unless_superseded(&test_client(), old_generation, || ()),
             Some(())

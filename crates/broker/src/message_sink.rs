@@ -7,7 +7,7 @@ use std::future::Future;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use protocol::InboundMessage;
 
 /// Receives the messages and disconnects of the broker's clients.
@@ -23,7 +23,8 @@ pub trait MessageSink: Send + Sync + 'static {
     fn prepare(&self, message: InboundMessage) -> PreparedMessage;
 
     /// Called when a client has disconnected, that is, when none of its connections is open.
-    fn on_client_disconnected(&self, client: ClientId) -> PendingWrite;
+    /// `reason` says how the client's latest connection ended.
+    fn on_client_disconnected(&self, client: ClientId, reason: OfflineReason) -> PendingWrite;
 
     /// Returns whether so many messages wait for storage that the broker should reject new
     /// connections.

@@ -96,4 +96,4 @@ impl RouterShards {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

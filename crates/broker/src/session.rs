@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use mqtt5::broker::events::{BrokerEventHandler, ClientPublishEvent, PublishAction};
+use mqtt5::broker::events::{
+    BrokerEventHandler, ClientDisconnectEvent, ClientPublishEvent, PublishAction,
+};
 use mqtt5::broker::{AuthProvider, AuthResult};
 use mqtt5::packet::connect::ConnectPacket;
 use mqtt5::types::ReasonCode;
@@ -16,7 +18,7 @@ use super::live_connections::{ClientLimits, Generation};
 use super::rejection::{RejectedPeer, RejectionReason};
 use super::stream_handle::{LargePayload, StreamHandle};
 use super::{BrokerState, PendingWrite, metrics};
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use protocol::{ClientMessage, InboundMessage, OriginalPayload};
 
 /// Client ids with this prefix are reserved by `mqtt5`.
@@ -35,6 +37,9 @@ pub(super) struct ClientSession {
     /// Whether the packet loop of `mqtt5` has ended. After the loop, `mqtt5` requests authorization
     /// only for the last will.
     has_packet_loop_ended: AtomicBool,
+    /// Whether the client has closed the connection with a DISCONNECT packet that does not request
+    /// the last will.
+    has_disconnected_cleanly: AtomicBool,
 }
 
 struct AuthenticatedClient {
@@ -64,6 +69,7 @@ impl ClientSession {
             stream,
             client: OnceLock::new(),
             has_packet_loop_ended: AtomicBool::new(false),
+            has_disconnected_cleanly: AtomicBool::new(false),
         }
     }
 
@@ -77,16 +83,22 @@ impl ClientSession {
             return;
         };
         let state = &self.state;
+        let reason = if self.has_disconnected_cleanly.load(Ordering::Acquire) {
+            OfflineReason::Client
+        } else {
+            OfflineReason::Will
+        };
+        let report = |reason| {
+            // At shutdown, the broker closes all connections, and the clients reconnect later.
+            // Therefore these disconnects are not reported.
+            if !state.is_shutting_down() {
+                // The write is not awaited, because no PUBACK depends on it.
+                drop(state.sink.on_client_disconnected(client.id.clone(), reason));
+            }
+        };
         state
             .live_connections
-            .unregister(&client.id, client.generation, || {
-                // At shutdown, the broker closes all connections, and the clients reconnect later.
-                // Therefore these disconnects are not reported.
-                if !state.is_shutting_down() {
-                    // The write is not awaited, because no PUBACK depends on it.
-                    drop(state.sink.on_client_disconnected(client.id.clone()));
-                }
-            });
+            .unregister(&client.id, client.generation, reason, report);
     }
 
     /// Checks the CONNECT packet. Returns the client id.
@@ -203,7 +215,10 @@ impl ClientSession {
         if let Some(last_will) = &client.offline_will
             && !self.state.is_shutting_down()
         {
-            let message = self.inbound_message(&last_will.topic, last_will.payload.clone(), None);
+            let message = InboundMessage {
+                is_last_will: true,
+                ..self.inbound_message(&last_will.topic, last_will.payload.clone(), None)
+            };
             // The write is not awaited, because no PUBACK depends on it.
             drop(self.forward_message(client, message));
         }
@@ -237,6 +252,7 @@ impl ClientSession {
             // replay of a retained message.
             retained: false,
             is_operator_replay: false,
+            is_last_will: false,
             received_at: self.state.clock.now(),
             ingest_stamp: None,
             truncated_from,
@@ -353,6 +369,15 @@ impl AuthProvider for ClientSession {
 impl BrokerEventHandler for ClientSession {
     fn on_client_publish(&self, event: ClientPublishEvent) -> BoxFuture<'_, PublishAction> {
         Box::pin(self.on_publish(event))
+    }
+
+    /// Records how the connection ended. `mqtt5` calls this method at the end of each connection that
+    /// was accepted, after it has published a last will without delay. `unexpected` is false only
+    /// after a DISCONNECT packet, unless its reason code is 0x04 (disconnect with will message).
+    fn on_client_disconnect(&self, event: ClientDisconnectEvent) -> BoxFuture<'_, ()> {
+        self.has_disconnected_cleanly
+            .store(!event.unexpected, Ordering::Release);
+        Box::pin(async {})
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use broker::{MessageSink, PendingWrite, PreparedMessage};
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use protocol::{self, ClientMessage, ClientResponse, Direction, InboundMessage, TopicScheme};
 
 /// Matches responses from clients with pending requests. A request is pending while it waits for
@@ -194,8 +194,8 @@ impl<S: MessageSink> MessageSink for ResponseMatchingSink<S> {
         })
     }
 
-    fn on_client_disconnected(&self, client: ClientId) -> PendingWrite {
-        self.inner.on_client_disconnected(client)
+    fn on_client_disconnected(&self, client: ClientId, reason: OfflineReason) -> PendingWrite {
+        self.inner.on_client_disconnected(client, reason)
     }
 
     fn is_overloaded(&self) -> bool {
@@ -218,6 +218,7 @@ mod tests {
             payload: Bytes::from(payload.to_owned()),
             retained: false,
             is_operator_replay: false,
+            is_last_will: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,

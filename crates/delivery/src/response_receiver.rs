@@ -59,6 +59,7 @@ impl ResponseReceiver {
                 payload: message.payload,
                 retained: message.retain,
                 is_operator_replay: false,
+                is_last_will: false,
                 received_at: self.clock.now(),
                 ingest_stamp: None,
                 truncated_from: None,

@@ -58,6 +58,7 @@ impl ClientPublisher for FakePublisher {
                 payload: Bytes::from(format!("pong {message_id}")),
                 retained: false,
                 is_operator_replay: false,
+                is_last_will: false,
                 received_at: Timestamp::UNIX_EPOCH,
                 ingest_stamp: None,
                 truncated_from: None,

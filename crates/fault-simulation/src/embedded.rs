@@ -23,7 +23,7 @@ use crate::process::{self, Process, ProcessFault, ProcessHandle, ProcessPlan};
 use crate::store_faults::{DatabaseFaults, KnownClients, StoreContext};
 use crate::world::World;
 use broker::PendingWrite;
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use pipeline::ingest::embedded_broker::RecorderSink;
 use pipeline::record;
 use service::TaskGroup;
@@ -251,9 +251,9 @@ fn start_connector(
     process.world.notify();
     connector.start_updaters(process, group, tasks);
     let store = Arc::new(connector.process_store(process));
-    let end_if_not_connected = |broker: Arc<EmbeddedBroker>| {
+    let end_if_not_connected = |broker: Arc<EmbeddedBroker>, reason: OfflineReason| {
         move |client: &ClientId| {
-            let pending_write = broker.report_if_disconnected(client);
+            let pending_write = broker.report_if_disconnected(client, reason);
             pending_write.map(PendingWrite::wait_until_durable)
         }
     };
@@ -261,14 +261,14 @@ fn start_connector(
         store.clone(),
         recorder,
         topic_scheme(),
-        end_if_not_connected(broker.clone()),
+        end_if_not_connected(broker.clone(), OfflineReason::Will),
         group.clone(),
     );
     tasks.spawn(replay);
     let sweep = record::run_startup_sweep(
         store,
         RECONNECT_GRACE,
-        end_if_not_connected(broker),
+        end_if_not_connected(broker, OfflineReason::BrokerRestart),
         group.clone(),
     );
     let group = group.clone();

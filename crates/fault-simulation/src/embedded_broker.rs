@@ -14,7 +14,7 @@ use crate::messages::Publication;
 use crate::options::Plant;
 use crate::process::Process;
 use broker::{MessageSink as _, PendingWrite};
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use pipeline::ingest::embedded_broker::RecorderSink;
 use protocol::InboundMessage;
 use service::TaskGroup;
@@ -84,7 +84,7 @@ impl EmbeddedBroker {
         let acknowledgement = async {
             sleep(self.process.world.network_delay()).await;
             self.process.fault_point().await;
-            let Some(pending_write) = self.submit(generation, publication) else {
+            let Some(pending_write) = self.submit(generation, publication, false) else {
                 return false;
             };
             if self.plant == Some(Plant::EarlyAck) {
@@ -102,12 +102,18 @@ impl EmbeddedBroker {
     }
 
     /// Submits a message to the sink, unless the client has a newer connection.
-    fn submit(&self, generation: Generation, publication: &Publication) -> Option<PendingWrite> {
+    fn submit(
+        &self,
+        generation: Generation,
+        publication: &Publication,
+        is_last_will: bool,
+    ) -> Option<PendingWrite> {
         let message = InboundMessage {
             topic: publication.topic.clone(),
             payload: publication.payload.clone(),
             retained: false,
             is_operator_replay: false,
+            is_last_will,
             received_at: self.process.clock.now(),
             ingest_stamp: None,
             truncated_from: None,
@@ -144,21 +150,29 @@ impl EmbeddedBroker {
         }
         // Nothing waits for the two writes, because no PUBACK depends on them.
         if let Some(will) = will {
-            drop(self.submit(generation, will));
+            drop(self.submit(generation, will, true));
         }
+        let reason = match will {
+            Some(_) => OfflineReason::Will,
+            None => OfflineReason::Client,
+        };
         let mut connections = self.connections.lock();
         if connections.live.get(client_id) == Some(&generation) {
             connections.live.remove(client_id);
             if let Ok(client) = ClientId::new(client_id) {
-                drop(self.sink.on_client_disconnected(client));
+                drop(self.sink.on_client_disconnected(client, reason));
             }
         }
     }
 
     /// Reports a client as disconnected if it has no connection.
-    pub fn report_if_disconnected(&self, client: &ClientId) -> Option<PendingWrite> {
+    pub fn report_if_disconnected(
+        &self,
+        client: &ClientId,
+        reason: OfflineReason,
+    ) -> Option<PendingWrite> {
         let connections = self.connections.lock();
         let is_connected = connections.live.contains_key(client.as_str());
-        (!is_connected).then(|| self.sink.on_client_disconnected(client.clone()))
+        (!is_connected).then(|| self.sink.on_client_disconnected(client.clone(), reason))
     }
 }

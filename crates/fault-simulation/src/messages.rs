@@ -235,6 +235,7 @@ pub fn check_content(topics: &TopicScheme, publication: &Publication) -> Result<
         payload: publication.payload.clone(),
         retained: false,
         is_operator_replay: false,
+        is_last_will: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,
         truncated_from: None,

@@ -21,6 +21,8 @@ pub struct InboundMessage {
     /// Whether the message is a dead letter that an operator replays. The client may have published
     /// the message long ago.
     pub is_operator_replay: bool,
+    /// Whether the broker published the message as a last will. Only the embedded broker knows this.
+    pub is_last_will: bool,
     /// Time at which the broker or the service received the message.
     pub received_at: Timestamp,
     /// Order among the messages of the same session at an external broker. `None` if the message
@@ -130,6 +132,7 @@ mod tests {
             payload: Bytes::from(vec![b'x'; TRUNCATED_PAYLOAD_BYTES + 1]),
             retained: false,
             is_operator_replay: false,
+            is_last_will: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,

@@ -38,6 +38,7 @@ fn decode(topic: &str, payload: impl Into<Bytes>) -> Result<ClientMessage, Rejec
         payload: payload.into(),
         retained: false,
         is_operator_replay: false,
+        is_last_will: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,
         truncated_from: None,

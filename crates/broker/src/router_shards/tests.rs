@@ -22,15 +22,19 @@ const SUBSCRIBE: u8 = 0x82;
 const SUBACK: u8 = 0x90;
 const DISCONNECT: u8 = 0xe0;
 
-struct RunningBroker {
-    broker: Broker,
-    address: SocketAddr,
-    tasks: TaskGroup,
+pub(crate) struct RunningBroker {
+    pub broker: Broker,
+    pub address: SocketAddr,
+    pub tasks: TaskGroup,
 }
 
 impl RunningBroker {
     async fn start() -> Self {
-        let state = broker_state(TestSink::default());
+        Self::start_with_sink(TestSink::default()).await
+    }
+
+    pub async fn start_with_sink(sink: TestSink) -> Self {
+        let state = broker_state(sink);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let tasks = TaskGroup::new();
@@ -55,7 +59,7 @@ impl RunningBroker {
         publish.await
     }
 
-    async fn wait_until_disconnected(&self, client: &ClientId) {
+    pub async fn wait_until_disconnected(&self, client: &ClientId) {
         while self.broker.is_connected(client) {
             tokio::task::yield_now().await;
         }
@@ -114,13 +118,13 @@ fn topic(client: &ClientId) -> String {
     format!("p/{client}/control/in")
 }
 
-fn string(text: &str) -> Vec<u8> {
+pub(crate) fn string(text: &str) -> Vec<u8> {
     let len = u16::try_from(text.len()).unwrap();
     [&len.to_be_bytes(), text.as_bytes()].concat()
 }
 
 /// Reads a packet of at most 127 bytes, and returns its body.
-async fn read_packet(stream: &mut TcpStream, first_byte: u8) -> Vec<u8> {
+pub(crate) async fn read_packet(stream: &mut TcpStream, first_byte: u8) -> Vec<u8> {
     let read = async {
         let mut header = [0; 2];
         stream.read_exact(&mut header).await.unwrap();

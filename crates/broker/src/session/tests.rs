@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Weak, mpsc};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::{
     BrokerSettings, BrokerTlsSettings, BrokerWebSocketSettings, ConnectLimit, MessageSink,
@@ -21,10 +23,15 @@ pub(crate) struct TestSink {
     /// while it prepares a message.
     state: Arc<OnceLock<Weak<BrokerState>>>,
     submit_count: Arc<AtomicUsize>,
+    /// For each prepared message, whether it is a last will.
+    pub last_wills: Arc<Mutex<Vec<bool>>>,
+    /// The reasons of the reported disconnects.
+    pub disconnects: Arc<Mutex<Vec<OfflineReason>>>,
 }
 
 impl MessageSink for TestSink {
-    fn prepare(&self, _message: InboundMessage) -> PreparedMessage {
+    fn prepare(&self, message: InboundMessage) -> PreparedMessage {
+        self.last_wills.lock().push(message.is_last_will);
         // Another thread needs the lock of all connections.
         let (sender, receiver) = mpsc::channel();
         if let Some(state) = self.state.get().and_then(Weak::upgrade) {
@@ -44,7 +51,8 @@ impl MessageSink for TestSink {
         })
     }
 
-    fn on_client_disconnected(&self, _client: ClientId) -> PendingWrite {
+    fn on_client_disconnected(&self, _client: ClientId, reason: OfflineReason) -> PendingWrite {
+        self.disconnects.lock().push(reason);
         PendingWrite::completed()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::build_context::BuildContext;
 use broker::{Broker, PendingWrite};
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use pipeline::record::{self, Recorder};
 use protocol::TopicScheme;
 use service::TaskGroup;
@@ -32,7 +32,9 @@ impl DeadLetterReplay {
 
     pub async fn run(self, tasks: TaskGroup) {
         let end_if_not_connected = move |client: &ClientId| {
-            let pending_write = self.broker.as_ref()?.report_if_disconnected(client);
+            // The broker does not know how the client's latest connection ended.
+            let broker = self.broker.as_ref()?;
+            let pending_write = broker.report_if_disconnected(client, OfflineReason::Will);
             pending_write.map(PendingWrite::wait_until_durable)
         };
         record::replay_dead_letters(

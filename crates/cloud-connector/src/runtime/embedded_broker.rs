@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use super::build_context::BuildContext;
 use broker::{Broker, Listeners, PendingWrite};
 use delivery::ResponseMatchingSink;
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use pipeline::ingest::embedded_broker::RecorderSink;
 use pipeline::record::{self, Recorder};
 use service::{Health, TaskGroup};
@@ -70,7 +70,7 @@ impl StartupSweep {
     pub async fn run(self, tasks: TaskGroup) {
         let end_if_not_connected = move |client: &ClientId| {
             self.broker
-                .report_if_disconnected(client)
+                .report_if_disconnected(client, OfflineReason::BrokerRestart)
                 .map(PendingWrite::wait_until_durable)
         };
         record::run_startup_sweep(

@@ -175,6 +175,7 @@ impl Fixture {
                 payload: Bytes::from(message.to_string()),
                 retained: false,
                 is_operator_replay: false,
+                is_last_will: false,
                 received_at: Timestamp::now(),
                 ingest_stamp: None,
                 truncated_from: None,

@@ -428,6 +428,7 @@ impl CaseRunner {
                 payload,
                 retained,
                 is_operator_replay: false,
+                is_last_will: false,
                 received_at: timestamp_at(received.at),
                 ingest_stamp: received.stamp,
                 truncated_from: None,

@@ -7,7 +7,7 @@ use super::forward::{
 use super::metrics;
 use crate::record::{Recorder, RecorderInput};
 use broker::{MessageSink, PendingWrite, PreparedMessage};
-use domain::ClientId;
+use domain::{ClientId, OfflineReason};
 use protocol::{InboundMessage, TopicScheme};
 
 /// Message sink of the embedded broker. Submits all messages and closed connections to the
@@ -49,10 +49,10 @@ impl MessageSink for RecorderSink {
         self.recorder.is_overloaded()
     }
 
-    fn on_client_disconnected(&self, client: ClientId) -> PendingWrite {
+    fn on_client_disconnected(&self, client: ClientId, reason: OfflineReason) -> PendingWrite {
         let receipt = self
             .recorder
-            .submit(RecorderInput::ConnectionClosed { client });
+            .submit(RecorderInput::ConnectionClosed { client, reason });
         PendingWrite::new(async move { receipt.wait_until_durable().await.is_ok() })
     }
 }

@@ -380,6 +380,7 @@ mod tests {
     use super::*;
     use crate::record::PreparedInput;
     use crate::record::writer::Job;
+    use domain::OfflineReason;
     use service::ByteBudget;
 
     #[test]
@@ -389,6 +390,7 @@ mod tests {
         let job = |first_index| {
             let input = RecorderInput::ConnectionClosed {
                 client: client.clone(),
+                reason: OfflineReason::Will,
             };
             let inputs = vec![PreparedInput::new(input, &budget)];
             let job = Job::new(inputs, None, oneshot::channel().0);

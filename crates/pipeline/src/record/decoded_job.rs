@@ -156,8 +156,11 @@ impl DecodedJob {
             self.receive_times.push(message.received_at);
         }
         match &input {
-            RecorderInput::ConnectionClosed { client } => {
-                let signal = PresenceSignal::ConnectionClosed { closed_at: now };
+            RecorderInput::ConnectionClosed { client, reason } => {
+                let signal = PresenceSignal::ConnectionClosed {
+                    closed_at: now,
+                    reason: *reason,
+                };
                 self.signals.push(JobSignal {
                     input_index,
                     client: client.clone(),
@@ -246,6 +249,7 @@ mod tests {
             payload: payload.into(),
             retained: false,
             is_operator_replay: false,
+            is_last_will: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,

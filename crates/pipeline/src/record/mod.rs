@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use domain::{ClientId, Clock};
+use domain::{ClientId, Clock, OfflineReason};
 use integrations::inventory::reporter::InventoryReporter;
 use integrations::sources::SourceRegistrar;
 use protocol::{ClientTopic, InboundMessage};
@@ -76,6 +76,8 @@ pub enum RecorderInput {
     ConnectionClosed {
         /// The client whose connection was closed.
         client: ClientId,
+        /// How the connection ended.
+        reason: OfflineReason,
     },
 }
 
@@ -96,7 +98,7 @@ impl RecorderInput {
     pub fn client(&self) -> Option<&ClientId> {
         match self {
             Self::Message { topic, .. } => Some(&topic.client),
-            Self::ConnectionClosed { client } => Some(client),
+            Self::ConnectionClosed { client, .. } => Some(client),
             Self::UnknownTopic { .. } => None,
         }
     }

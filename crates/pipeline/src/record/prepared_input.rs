@@ -91,6 +91,7 @@ mod tests {
             payload: payload.into(),
             retained: false,
             is_operator_replay: false,
+            is_last_will: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,

@@ -61,7 +61,7 @@
 
 use std::time::Duration;
 
-use domain::{DialectName, MessageId, Timestamp};
+use domain::{DialectName, MessageId, OfflineReason, Timestamp};
 use protocol::OnlineMessage;
 use store::{ReceivedAt, StoredState};
 
@@ -83,6 +83,8 @@ pub(super) enum PresenceSignal {
     /// The embedded broker closed the client's last connection.
     ConnectionClosed {
         closed_at: Timestamp,
+        /// How the connection ended.
+        reason: OfflineReason,
     },
     Heartbeat {
         received_at: ReceivedAt,
@@ -311,7 +313,7 @@ impl PresenceState {
                 self.check_not_redelivered(received_at)?;
                 self.on_offline(received_at)
             }
-            PresenceSignal::ConnectionClosed { closed_at } => {
+            PresenceSignal::ConnectionClosed { closed_at, .. } => {
                 self.on_offline(ReceivedAt::from_time(closed_at))
             }
             PresenceSignal::Heartbeat {

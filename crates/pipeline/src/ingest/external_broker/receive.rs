@@ -148,6 +148,7 @@ impl Receiver {
             payload,
             retained: retain,
             is_operator_replay: false,
+            is_last_will: false,
             received_at: self.deps.next_receive_time(),
             ingest_stamp: None,
             truncated_from: None,

@@ -431,6 +431,7 @@ fn offline_message_without_a_queue_position_ends_a_connection_that_a_heartbeat_r
         Some(&stored_state),
         &[PresenceSignal::ConnectionClosed {
             closed_at: time_at(120),
+            reason: OfflineReason::Will,
         }],
     );
     assert_eq!(
@@ -582,6 +583,7 @@ fn closed_connection_and_operator_replay_have_no_stamp_so_their_times_decide() {
     connection.last_heartbeat_at.as_mut().unwrap().stamp = stamp_at(1, 2);
     let closed = PresenceSignal::ConnectionClosed {
         closed_at: time_at(30),
+        reason: OfflineReason::Will,
     };
     let (change, _) = apply_to_state(Some(&stored_state), &[closed]);
     assert_eq!(
