@@ -1,4 +1,4 @@
-//! Tests of disconnects with a running broker and MQTT clients.
+//! Tests of disconnects and rejections with a running broker and MQTT clients.
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -104,4 +104,29 @@ async fn disconnect_reason_and_last_will_depend_on_how_the_connection_ended() {
         drop(open_stream);
         running.tasks.cancel();
     }
+}
+
+#[tokio::test]
+async fn rejected_connect_is_among_the_recent_rejections_of_its_client_id() {
+    let running = RunningBroker::start_with_sink(TestSink::default()).await;
+    let id = "a+b";
+    let mut stream = TcpStream::connect(running.address).await.unwrap();
+    let clean_session = 0b0000_0010;
+    let body = [
+        b"\0\x04MQTT",
+        &[MQTT_3_1_1, clean_session, 0, 1][..],
+        &string(id),
+    ]
+    .concat();
+    let packet = encode_packet(CONNECT, &body);
+    stream.write_all(&packet).await.unwrap();
+    let connack = read_packet(&mut stream, CONNACK).await;
+    assert_ne!(connack[1], 0, "the broker accepted {id}");
+    let rejections = running.broker.recent_rejections(id);
+    assert_eq!(rejections.len(), 1);
+    assert_eq!(rejections[0].reason, "invalid_client_id");
+    let peer = stream.local_addr().unwrap().to_string();
+    assert_eq!(rejections[0].peer, peer);
+    assert_eq!(running.broker.recent_rejections("a"), []);
+    running.tasks.cancel();
 }

@@ -26,6 +26,7 @@ mod packet_format;
 mod packet_reader;
 mod pending_connections;
 mod publish;
+mod recent_rejections;
 mod rejection;
 mod router_shards;
 mod serve_connection;
@@ -47,7 +48,7 @@ use mqtt5::broker::sys_topics::BrokerStats;
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
 
-use domain::{ClientId, Clock, OfflineReason};
+use domain::{BrokerRejection, ClientId, Clock, OfflineReason};
 use network::tls_server::ServerTls;
 use protocol::TopicScheme;
 use service::rate_limit::RateLimiter;
@@ -66,6 +67,7 @@ use large_packets::LargePackets;
 use live_connections::LiveConnections;
 use packet_reader::PacketLimits;
 use pending_connections::PendingConnections;
+use recent_rejections::RecentRejections;
 use rejection::Rejections;
 use router_shards::RouterShards;
 use takeovers::TakeoverDetector;
@@ -138,6 +140,7 @@ struct BrokerState {
     connect_budget: ByteBudget,
     packet_limits: Arc<PacketLimits>,
     rejections: Arc<Rejections>,
+    recent_rejections: Arc<RecentRejections>,
     takeovers: TakeoverDetector,
     /// True after shutdown has begun. The broker then accepts no messages and discards last wills.
     /// Otherwise shutdown, which closes all connections, would mark all clients as disconnected.
@@ -231,6 +234,14 @@ impl Broker {
             })
     }
 
+    /// Returns the latest rejections of peers that have claimed this client id, in the CONNECT packet or
+    /// as the common name of their certificate. The newest is first. Includes repeated takeovers, with
+    /// the peer whose connection was replaced.
+    #[must_use]
+    pub fn recent_rejections(&self, client_id: &str) -> Vec<BrokerRejection> {
+        self.state.recent_rejections.of_client(client_id)
+    }
+
     /// Checks that the broker accepts clients.
     ///
     /// # Errors
@@ -253,7 +264,8 @@ impl BrokerState {
         clock: Arc<dyn Clock>,
         message_budget: ByteBudget,
     ) -> Self {
-        let rejections = Arc::new(Rejections::new());
+        let recent_rejections = Arc::new(RecentRejections::new(clock.clone()));
+        let rejections = Arc::new(Rejections::new(recent_rejections.clone()));
         let (disconnect_all_signal, _) = broadcast::channel(1);
         Self {
             connection_config: connection_config(&settings),
@@ -286,7 +298,8 @@ impl BrokerState {
                 rejections: rejections.clone(),
             }),
             rejections,
-            takeovers: TakeoverDetector::new(),
+            takeovers: TakeoverDetector::new(recent_rejections.clone()),
+            recent_rejections,
             settings,
             is_shutting_down: AtomicBool::new(false),
             is_disconnecting_all: AtomicBool::new(false),

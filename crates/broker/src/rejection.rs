@@ -2,9 +2,11 @@
 //! operators.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::metrics;
+use super::recent_rejections::{RecentRejections, truncate_id};
 use domain::ClientId;
 use service::LogLimiter;
 
@@ -12,9 +14,6 @@ use service::LogLimiter;
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of reasons for which there are log lines. Larger than the number of all reasons.
 const MAX_LOGGED_REASONS: usize = 100;
-/// Maximum number of characters of a client id in a log line. A rejected client id can be longer than
-/// a valid one.
-const MAX_LOGGED_ID_CHARS: usize = 255;
 
 /// Why the broker rejected a connection, a publish or a subscription. Used as the label `reason` of
 /// the metric `cloud_connector_broker_rejections_total`.
@@ -129,24 +128,26 @@ pub(super) struct RejectedPeer<'a> {
     pub client_id: Option<&'a str>,
 }
 
-/// Counts and logs rejections.
+/// Counts, stores and logs rejections.
 pub(super) struct Rejections {
     log: LogLimiter<RejectionReason>,
+    recent_rejections: Arc<RecentRejections>,
 }
 
 impl Rejections {
-    pub fn new() -> Self {
+    pub fn new(recent_rejections: Arc<RecentRejections>) -> Self {
         Self {
             log: LogLimiter::new(LOG_INTERVAL, MAX_LOGGED_REASONS),
+            recent_rejections,
         }
     }
 
-    /// Counts a rejection without a log line.
+    /// Counts a rejection without storing or logging it.
     pub fn count(reason: RejectionReason) {
         metrics::count_rejection(reason.as_str());
     }
 
-    /// Counts a rejection, and logs it if the last log line with this reason is old enough.
+    /// Counts a rejection, stores it if an id of the peer is known, and logs it if the last log line with this reason is old enough.
     /// Otherwise clients that reconnect at once could fill the disk with log lines.
     pub fn report(&self, reason: RejectionReason, peer: RejectedPeer<'_>) {
         self.report_with_detail(reason, peer, None);
@@ -160,6 +161,7 @@ impl Rejections {
         detail: Option<&str>,
     ) {
         Self::count(reason);
+        self.store(reason, &peer);
         let Some(suppressed_lines) = self.log.suppressed_if_due(&reason) else {
             return;
         };
@@ -175,21 +177,43 @@ impl Rejections {
             "rejected by the broker"
         );
     }
-}
 
-fn truncate_id(id: &str) -> &str {
-    let end = id.char_indices().nth(MAX_LOGGED_ID_CHARS);
-    &id[..end.map_or(id.len(), |(index, _)| index)]
+    /// Stores a rejection for the client id of the peer and for the common name of its certificate.
+    fn store(&self, reason: RejectionReason, peer: &RejectedPeer<'_>) {
+        let certificate_name = peer.certificate_name.map(ClientId::as_str);
+        let other_name = certificate_name.filter(|name| peer.client_id != Some(name));
+        for id in [peer.client_id, other_name].into_iter().flatten() {
+            self.recent_rejections
+                .add(id, reason.as_str(), peer.address);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use domain::SystemClock;
 
     #[test]
-    fn logged_client_id_is_truncated_between_characters() {
-        assert_eq!(truncate_id("short"), "short");
-        let long_id = "ü".repeat(300);
-        assert_eq!(truncate_id(&long_id).chars().count(), MAX_LOGGED_ID_CHARS);
+    fn rejection_is_stored_for_the_client_id_and_the_name_of_the_certificate() {
+        let recent_rejections = Arc::new(RecentRejections::new(Arc::new(SystemClock)));
+        let rejections = Rejections::new(recent_rejections.clone());
+        let name = ClientId::new("name").unwrap();
+        for (certificate_name, client_id) in [
+            (Some(&name), Some("id")),
+            (Some(&name), Some("name")),
+            (Some(&name), None),
+            (None, Some("id")),
+            (None, None),
+        ] {
+            let peer = RejectedPeer {
+                address: SocketAddr::from(([127, 0, 0, 1], 1)),
+                certificate_name,
+                client_id,
+            };
+            rejections.report(RejectionReason::CnMismatch, peer);
+        }
+        let count = |id| recent_rejections.of_client(id).len();
+        assert_eq!((count("name"), count("id")), (3, 2));
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 
 use super::live_connections::ReplacedConnection;
 use super::metrics;
+use super::recent_rejections::RecentRejections;
 use domain::ClientId;
 use service::LogLimiter;
 
@@ -25,23 +27,27 @@ const MAX_CLIENTS: usize = 10_000;
 /// Minimum time between two log lines for one client.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 const MAX_LOGGED_CLIENTS: usize = 100;
+/// Reason of a repeated takeover among the recent rejections of the client.
+const REASON: &str = "taken_over";
 
 pub(super) struct TakeoverDetector {
     /// The times of the latest takeovers of each client, the oldest first.
     takeovers: Mutex<HashMap<ClientId, VecDeque<Instant>>>,
     log: LogLimiter<ClientId>,
+    recent_rejections: Arc<RecentRejections>,
 }
 
 impl TakeoverDetector {
-    pub fn new() -> Self {
+    pub fn new(recent_rejections: Arc<RecentRejections>) -> Self {
         Self {
             takeovers: Mutex::default(),
             log: LogLimiter::new(LOG_INTERVAL, MAX_LOGGED_CLIENTS),
+            recent_rejections,
         }
     }
 
-    /// Records that a connection from `peer` replaced a connection of the same client. Counts and
-    /// logs the takeover if it is one of several.
+    /// Records that a connection from `peer` replaced a connection of the same client. Counts,
+    /// stores and logs the takeover if it is one of several.
     pub fn record(&self, client: &ClientId, peer: SocketAddr, replaced: &ReplacedConnection) {
         // A client whose network loses the packets from the broker connects again and again without
         // receiving a CONNACK packet. It takes over its own connections.
@@ -49,6 +55,8 @@ impl TakeoverDetector {
             return;
         }
         metrics::count_repeated_takeover();
+        self.recent_rejections
+            .add(client.as_str(), REASON, replaced.peer);
         if let Some(suppressed_lines) = self.log.suppressed_if_due(client) {
             tracing::warn!(
                 client_id = client.as_str(),
@@ -95,14 +103,19 @@ fn remove_old(takeovers: &mut HashMap<ClientId, VecDeque<Instant>>, now: Instant
 #[cfg(test)]
 mod tests {
     use super::*;
+    use domain::SystemClock;
 
     fn client(id: &str) -> ClientId {
         ClientId::new(id).unwrap()
     }
 
+    fn detector() -> TakeoverDetector {
+        TakeoverDetector::new(Arc::new(RecentRejections::new(Arc::new(SystemClock))))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn third_takeover_within_a_minute_is_repeated() {
-        let detector = TakeoverDetector::new();
+        let detector = detector();
         let mut results = Vec::new();
         for _ in 0..4 {
             results.push(detector.add(&client("a")));
@@ -114,7 +127,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn rare_takeovers_are_not_repeated_and_forgotten() {
-        let detector = TakeoverDetector::new();
+        let detector = detector();
         for _ in 0..10 {
             assert!(!detector.add(&client("a")));
             tokio::time::advance(WINDOW * 2 / 3).await;
@@ -128,7 +141,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connections_that_were_never_used_do_not_count() {
-        let detector = TakeoverDetector::new();
+        let detector = detector();
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         for was_in_use in [false, true] {
             let replaced = ReplacedConnection { peer, was_in_use };
@@ -136,5 +149,25 @@ mod tests {
             let count = detector.takeovers.lock().len();
             assert_eq!(count, usize::from(was_in_use));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repeated_takeovers_are_stored_with_the_peer_of_the_replaced_connection() {
+        let detector = detector();
+        let peers = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        for n in 0..4 {
+            let replaced = ReplacedConnection {
+                peer: peers[n % 2],
+                was_in_use: true,
+            };
+            detector.record(&client("a"), peers[(n + 1) % 2], &replaced);
+        }
+        let stored = detector.recent_rejections.of_client("a");
+        let stored: Vec<_> = stored
+            .iter()
+            .map(|entry| (entry.reason.as_str(), entry.peer.as_str()))
+            .collect();
+        let expected = [("taken_over", "127.0.0.1:2"), ("taken_over", "127.0.0.1:1")];
+        assert_eq!(stored, expected);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! This module does no I/O. Wire formats belong in `protocol`, and database rows belong in `store`.
 
+pub mod broker_rejection;
 pub mod clock;
 pub mod connection;
 pub mod identity;
@@ -13,6 +14,7 @@ pub mod presence;
 pub mod reject_reason;
 pub mod tenant;
 
+pub use broker_rejection::BrokerRejection;
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use connection::{ClientInfo, ClientKind, Connection, DialectName};
 pub use identity::{Identity, IdentityError};

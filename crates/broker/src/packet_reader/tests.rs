@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::large_body::MAX_STALL_TIME;
 use super::*;
 use crate::packet_format::encode_packet;
+use crate::recent_rejections::RecentRejections;
 use protocol::{MAX_RESPONSE_BYTES, TRUNCATED_PAYLOAD_BYTES};
 use service::{ByteBudget, ClientBudgetSettings};
 
@@ -138,7 +139,9 @@ fn limits_with(
         large_packets: Arc::new(LargePackets::new(message_budget)),
         client_budgets: Arc::new(ClientBudgets::new(client_budget)),
         budget_reports: Arc::new(BudgetReports::new()),
-        rejections: Arc::new(Rejections::new()),
+        rejections: Arc::new(Rejections::new(Arc::new(RecentRejections::new(Arc::new(
+            domain::SystemClock,
+        ))))),
     })
 }
 
