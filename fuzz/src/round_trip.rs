@@ -359,7 +359,7 @@ fn check_presence_round_trips(now: Timestamp, info: &ClientInfo) {
     );
     assert_eq!(
         status::decode_control(&status_client::offline_message(now)),
-        Ok(ClientMessage::Offline)
+        Ok(ClientMessage::Offline { sent: Some(now) })
     );
 
     let empty_info = ClientInfo {
@@ -401,7 +401,7 @@ fn check_presence_round_trips(now: Timestamp, info: &ClientInfo) {
     }
     assert_eq!(
         handshake::decode(&handshake_client::offline_message()),
-        Ok(ClientMessage::Offline)
+        Ok(ClientMessage::Offline { sent: None })
     );
 }
 

@@ -187,7 +187,8 @@ impl ClientSession {
         let payload = Bytes::copy_from_slice(&will.payload);
         let message = self.inbound_message(&will.topic, payload.clone(), None);
         let topic = self.state.topics.parse(&will.topic)?;
-        if protocol::decode(topic.channel, &message) != Ok(ClientMessage::Offline) {
+        let decoded = protocol::decode(topic.channel, &message);
+        if !matches!(decoded, Ok(ClientMessage::Offline { .. })) {
             self.report_rejection(RejectionReason::WillNotOffline, &connect.client_id);
             return None;
         }

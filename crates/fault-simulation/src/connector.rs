@@ -123,6 +123,7 @@ impl ConnectorContext {
             config: RecorderConfig {
                 max_batch_size: self.plan.max_batch_size,
                 tenant_lookup_timeout: Duration::from_secs(1),
+                last_seen_interval: Duration::from_mins(5),
                 stale_online_window: STALE_ONLINE_WINDOW,
                 writers,
                 dead_letter_limits: DeadLetterLimits {

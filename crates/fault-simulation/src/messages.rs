@@ -244,7 +244,7 @@ pub fn check_content(topics: &TopicScheme, publication: &Publication) -> Result<
     let decoded = protocol::decode(channel, &message);
     let is_expected = match publication.content {
         Content::Online(_) => matches!(decoded, Ok(ClientMessage::Online(_))),
-        Content::Offline => matches!(decoded, Ok(ClientMessage::Offline)),
+        Content::Offline => matches!(decoded, Ok(ClientMessage::Offline { .. })),
         Content::Heartbeat => {
             matches!(
                 decoded,

@@ -9,10 +9,12 @@ pub enum ClientMessage {
     /// The client is connected and reports its information.
     Online(Box<OnlineMessage>),
     /// The client is disconnected.
-    ///
-    /// The variant contains no `sent` and no `message_id`. A client builds its last will once, at
-    /// process start. So the `sent` of the last will is not the time when the client disconnected.
-    Offline,
+    Offline {
+        /// Time at which the client built the message. A client builds its last will once, at process
+        /// start, so this is not always the time when the client disconnected. `None` if the time is
+        /// missing or invalid.
+        sent: Option<Timestamp>,
+    },
     /// A message that only proves that the client is connected. A heartbeat can reconnect a
     /// disconnected client, but never registers a new client.
     Heartbeat,

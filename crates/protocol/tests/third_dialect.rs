@@ -89,7 +89,7 @@ fn messages_of_each_dialect_are_decoded() {
     };
     assert_eq!(online.message_id.unwrap().as_str(), "m1");
     assert_eq!(online.info.canonical_facts, json!({"fqdn": "a.example"}));
-    let offline = Ok(ClientMessage::Offline);
+    let offline = Ok(ClientMessage::Offline { sent: None });
     assert_eq!(decode("p/me/line/out", "offline"), offline);
     assert_eq!(decode("p/in/me", r#"{"type":"offline"}"#), offline);
     assert!(matches!(

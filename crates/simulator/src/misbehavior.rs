@@ -162,7 +162,7 @@ mod tests {
                 };
                 let changes_presence = matches!(
                     decoded,
-                    Ok(ClientMessage::Online(_) | ClientMessage::Offline)
+                    Ok(ClientMessage::Online(_) | ClientMessage::Offline { .. })
                 );
                 let payload_text = String::from_utf8_lossy(&payload);
                 assert!(!changes_presence, "{dialect:?}: {payload_text}");

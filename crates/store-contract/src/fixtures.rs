@@ -8,7 +8,7 @@ use protocol::{InboundMessage, Rejection};
 use serde_json::json;
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PageRequest, PresenceBatch,
-    ReceivedAt, StoredState, TenantChange,
+    PresenceColumns, ReceivedAt, ReplacedRow, StoredState, TenantChange,
 };
 use test_support::stores::TestStore;
 
@@ -39,6 +39,7 @@ pub(crate) fn connection_end(client_id: &str, second: i64) -> ConnectionEnd {
     ConnectionEnd {
         client_id: client(client_id),
         received_at: received_at(second),
+        reason: domain::OfflineReason::Client,
     }
 }
 
@@ -64,7 +65,8 @@ pub(crate) fn upsert(client_id: &str, tenant: TenantChange) -> ConnectionUpsert 
         tenant,
         inventory_eligible: true,
         reported_to_inventory_at: None,
-        replaced_version: None,
+        replaced: ReplacedRow::Any,
+        presence: PresenceColumns::default(),
     }
 }
 

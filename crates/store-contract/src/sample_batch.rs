@@ -4,7 +4,9 @@
 //! [`PresenceBatch`], they compile only when they contain the new kind of row. The cases in
 //! `cases::batches` then prove that both backends and the bisection handle it.
 
-use store::{DeadLetterFilter, DeadLetterLimits, DeliveredReport, HeartbeatUpdate, PresenceBatch};
+use store::{
+    DeadLetterFilter, DeadLetterLimits, DeliveredReport, HeartbeatUpdate, LastSeen, PresenceBatch,
+};
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
@@ -20,15 +22,17 @@ pub(crate) enum KindOfRow {
     ConnectionEnd,
     DeadLetter,
     DeliveredReport,
+    LastSeen,
 }
 
 impl KindOfRow {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Upsert,
         Self::Heartbeat,
         Self::ConnectionEnd,
         Self::DeadLetter,
         Self::DeliveredReport,
+        Self::LastSeen,
     ];
 }
 
@@ -47,6 +51,12 @@ pub(crate) fn sample_batch() -> PresenceBatch {
             max_dead_letters_per_client: 10,
         },
         delivered_reports: vec![delivered_report("reported", 5)],
+        last_seen: vec![LastSeen {
+            client_id: client("seen"),
+            at: timestamp_at(5),
+        }],
+        history: Vec::new(),
+        events: Vec::new(),
     }
 }
 
@@ -60,10 +70,10 @@ pub(crate) fn delivered_report(client_id: &str, reported_at: i64) -> DeliveredRe
     }
 }
 
-/// Inserts the connections that the heartbeat, the end of the connection and the delivered report
-/// change.
+/// Inserts the connections that the heartbeat, the end of the connection, the delivered report and the time
+/// of the latest message change.
 pub(crate) async fn insert_required_rows(store: &TestStore) {
-    let required = ["heartbeat", "ended", "reported"].map(|name| upsert_for_org(name, "1"));
+    let required = ["heartbeat", "ended", "reported", "seen"].map(|name| upsert_for_org(name, "1"));
     record_online(store, required.to_vec()).await;
 }
 
@@ -76,6 +86,9 @@ pub(crate) async fn stored_kinds(store: &TestStore) -> Vec<KindOfRow> {
         dead_letters,
         dead_letter_limits: _,
         delivered_reports,
+        last_seen,
+        history: _,
+        events: _,
     } = sample_batch();
     let upserted = find_for_org_1(store, upserts[0].client_id.as_str()).await;
     let heartbeat = &heartbeats[0];
@@ -92,11 +105,14 @@ pub(crate) async fn stored_kinds(store: &TestStore) -> Vec<KindOfRow> {
     let delivered_report = &delivered_reports[0];
     let reported_row = store.row(delivered_report.client_id.as_str()).await;
     let reported_at = reported_row.map(|row| row.stale_timestamp);
+    let seen_state = load_client_state(store, last_seen[0].client_id.as_str()).await;
+    let stored_last_seen = seen_state.connection.and_then(|row| row.presence.last_seen);
     let is_stored = |kind: &KindOfRow| match kind {
         KindOfRow::Upsert => upserted.is_some(),
         KindOfRow::Heartbeat => stored_heartbeat == Some(heartbeat.received_at),
         KindOfRow::ConnectionEnd => end_state.disconnect.is_some(),
         KindOfRow::DeadLetter => !stored_dead_letters.as_ref().unwrap().is_empty(),
+        KindOfRow::LastSeen => stored_last_seen == Some(last_seen[0].at),
         KindOfRow::DeliveredReport => reported_at == Some(delivered_report.reported_at.as_second()),
     };
     KindOfRow::ALL.into_iter().filter(is_stored).collect()

@@ -116,7 +116,15 @@ impl PostgresStore {
                 &RECORDER_SETUP,
             ),
             pool,
+            writes_events: true,
         }
+    }
+
+    /// Sets whether the store writes events. The default is true.
+    #[must_use]
+    pub fn with_events(mut self, writes_events: bool) -> Self {
+        self.writes_events = writes_events;
+        self
     }
 }
 

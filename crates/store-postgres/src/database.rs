@@ -120,6 +120,10 @@ impl SqlDatabase for PostgresStore {
         driver::execute(&self.pool, pg_query(&query)).await
     }
 
+    fn writes_events(&self) -> bool {
+        self.writes_events
+    }
+
     async fn begin(&self) -> Result<PostgresTransaction> {
         Ok(PostgresTransaction(self.pool.begin_recording().await?))
     }
@@ -134,7 +138,7 @@ impl SqlDatabase for PostgresStore {
         if self.recorder_connections.is_disabled() || !upsert::is_single_statement(batch) {
             return Ok(false);
         }
-        let query = upsert::record_upserts(batch, leases, now);
+        let query = upsert::record_upserts(batch, leases, now, self.writes_events);
         let record =
             async |connection: &mut GuardedConnection| driver::fetch_all(connection, query).await;
         let rows = self.recorder_connections.with_connection(record).await?;
@@ -166,7 +170,7 @@ impl SqlDatabase for PostgresStore {
     }
 
     async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64> {
-        lookup_results::restore_tenants(&self.pool, clients, now).await
+        lookup_results::restore_tenants(&self.pool, clients, now, self.writes_events).await
     }
 
     async fn visit_connections(
@@ -192,7 +196,7 @@ impl SqlDatabase for PostgresStore {
     }
 
     async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64> {
-        lookup_results::save_lookup_results(&self.pool, results, now).await
+        lookup_results::save_lookup_results(&self.pool, results, now, self.writes_events).await
     }
 
     async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64> {

@@ -11,6 +11,7 @@ mod database;
 mod driver;
 mod error;
 mod guarded_pool;
+mod history;
 mod lookup_results;
 mod migrations;
 mod reserved_connections;
@@ -35,6 +36,7 @@ pub struct PostgresStore {
     pool: guarded_pool::GuardedPool,
     api_connections: reserved_connections::ReservedConnections,
     recorder_connections: reserved_connections::ReservedConnections,
+    writes_events: bool,
 }
 
 /// Returns the name and the text of every statement of this crate. A query whose text depends on
@@ -45,6 +47,7 @@ pub fn statements() -> Vec<(&'static str, String)> {
         connect::STATEMENTS,
         database::STATEMENTS,
         guarded_pool::STATEMENTS,
+        history::STATEMENTS,
         lookup_results::STATEMENTS,
         search::STATEMENTS,
         server_settings::STATEMENTS,

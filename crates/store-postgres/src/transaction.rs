@@ -9,26 +9,27 @@ use time::OffsetDateTime;
 
 use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
 use crate::guarded_pool::GuardedConnection;
+use crate::history::{self, WRITE_EVENTS, WRITE_HISTORY};
 use crate::upsert::{self, UPSERT_CONNECTIONS};
 use domain::Timestamp;
 use store::sql::{
-    ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS,
-    Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, SqlTransaction, Statement,
-    TenantColumns,
+    ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS,
+    PRESENCE_STAMP_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_COLUMNS,
+    REPLACE_PRESENCE_STAMP, SqlTransaction, Statement, TenantColumns,
 };
 use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
-    ReceivedAt, Result, received_after,
+    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, HistoryRow,
+    LastSeen, NewEvent, PartitionLease, ReceivedAt, Result, received_after,
 };
 
 /// Receive time of the latest presence message of a connected client.
 const PRESENCE_TIME: &str = "COALESCE(c.offline_received_at, c.online_received_at)";
 
-/// The offline messages in the parameters `$1` to `$8`.
+/// The offline messages in the parameters `$1` to `$9`.
 const OFFLINE_MESSAGES: &str = "UNNEST($1::text[], $2::timestamptz[], $3::bigint[], $4::int[],
-               $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+               $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[])
             AS offline (client_id, received_at, queue_topic, queue_partition, queue_offset, session,
-               epoch, sequence)";
+               epoch, sequence, reason)";
 
 store::statements! {
     /// Locks the rows of the partitions in share mode until the end of the transaction. A process
@@ -41,7 +42,8 @@ store::statements! {
 
     UPDATE_HEARTBEATS = concatcp!("
         UPDATE connections AS c
-           SET last_heartbeat_at = h.received_at, heartbeat_session = h.session,
+           SET last_seen = GREATEST(c.last_seen, h.received_at),
+               last_heartbeat_at = h.received_at, heartbeat_session = h.session,
                heartbeat_epoch = h.epoch, heartbeat_sequence = h.sequence
           FROM UNNEST($1::text[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::bigint[])
             AS h (client_id, received_at, session, epoch, sequence)
@@ -57,14 +59,20 @@ store::statements! {
                queue_topic, queue_partition, queue_offset, tenant_lookup_timestamp,
                tenant_lookup_failure_count, online_received_at, last_heartbeat_at,
                offline_received_at, ", PRESENCE_STAMP_COLUMNS, ", ", HEARTBEAT_STAMP_COLUMNS, ",
-               created_at, updated_at)
+               ", PRESENCE_COLUMNS, ", created_at, updated_at)
         SELECT d.client_id, COALESCE(h.org_id, d.org_id), COALESCE(h.account, d.account), tags, ",
                ONLINE_MESSAGE_COLUMNS, ", queue_topic, queue_partition, queue_offset,
                CASE WHEN h.org_id IS NULL THEN d.tenant_lookup_timestamp
                    ELSE h.tenant_lookup_timestamp END,
                CASE WHEN h.org_id <> '' THEN 0 ELSE d.tenant_lookup_failure_count END,
                h.received_at, h.received_at, disconnected_at, ", PRESENCE_STAMP_COLUMNS, ",
-               h.session, h.epoch, h.sequence, $9, $9
+               h.session, h.epoch, h.sequence, h.received_at, h.received_at,
+               CASE WHEN h.org_id <> d.org_id THEN 0 ELSE d.reconnects + 1 END,
+               CASE WHEN d.hourly_reconnects_since > h.received_at - interval '1 hour'
+                   THEN d.hourly_reconnects + 1 ELSE 1 END,
+               CASE WHEN d.hourly_reconnects_since > h.received_at - interval '1 hour'
+                   THEN d.hourly_reconnects_since ELSE h.received_at END,
+               d.transition_count + 1, d.content_hashes, $9, $9
           FROM disconnected_clients AS d
           JOIN UNNEST($1::text[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::bigint[],
                $6::text[], $7::text[], $8::timestamptz[])
@@ -75,7 +83,8 @@ store::statements! {
          WHERE ", received_after!("h.", "h.received_at"; "d.presence_", "d.disconnected_at"), "
          ORDER BY d.client_id
         ON CONFLICT (client_id) DO NOTHING
-        RETURNING client_id");
+        RETURNING client_id, org_id, account, tags, ", ONLINE_MESSAGE_COLUMNS, ", connected_since,
+               transition_count");
 
     DELETE_DISCONNECTS = "DELETE FROM disconnected_clients WHERE client_id = ANY($1)";
 
@@ -92,10 +101,15 @@ store::statements! {
                 COALESCE(offline.queue_topic, c.queue_topic),
                 COALESCE(offline.queue_partition, c.queue_partition),
                 COALESCE(offline.queue_offset, c.queue_offset), offline.session, offline.epoch,
-                offline.sequence)
+                offline.sequence, COALESCE(c.connected_since, c.online_received_at),
+                CASE WHEN offline.reason = 'client' THEN offline.received_at
+                    ELSE COALESCE(c.last_seen, c.last_heartbeat_at, c.online_received_at) END,
+                c.reconnects, c.hourly_reconnects, c.hourly_reconnects_since,
+                c.transition_count + 1, c.content_hashes, offline.reason)
         INSERT INTO disconnected_clients (client_id, org_id, account, tags, ",
                 ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp, tenant_lookup_failure_count,
-                disconnected_at, queue_topic, queue_partition, queue_offset, ", PRESENCE_STAMP_COLUMNS, ")
+                disconnected_at, queue_topic, queue_partition, queue_offset, ", PRESENCE_STAMP_COLUMNS, ",
+                ", PRESENCE_COLUMNS, ", reason)
         SELECT * FROM ended ORDER BY client_id
         ON CONFLICT (client_id) DO UPDATE SET ", REPLACE_ONLINE_MESSAGE, ",
                 org_id = excluded.org_id, account = excluded.account,
@@ -104,7 +118,10 @@ store::statements! {
                 disconnected_at = excluded.disconnected_at,
                 queue_topic = excluded.queue_topic,
                 queue_partition = excluded.queue_partition,
-                queue_offset = excluded.queue_offset, ", REPLACE_PRESENCE_STAMP);
+                queue_offset = excluded.queue_offset, ", REPLACE_PRESENCE_STAMP, ",
+                ", REPLACE_PRESENCE_COLUMNS, ", reason = excluded.reason
+        RETURNING client_id, org_id, account, dispatchers, connected_since, disconnected_at,
+                transition_count");
 
     STORE_OVERRULED_OFFLINE_MESSAGES = concatcp!("
         UPDATE connections AS c SET offline_received_at = offline.received_at,
@@ -129,6 +146,11 @@ store::statements! {
          WHERE d.client_id = offline.client_id
            AND ", received_after!("offline.", "offline.received_at";
                "d.presence_", "d.disconnected_at"));
+
+    WRITE_LAST_SEEN = "
+        UPDATE connections AS c SET last_seen = s.at
+          FROM UNNEST($1::text[], $2::timestamptz[]) AS s (client_id, at)
+         WHERE c.client_id = s.client_id AND (c.last_seen IS NULL OR c.last_seen < s.at)";
 
     INSERT_DEAD_LETTERS = "
         INSERT INTO dead_letters (client_id, fingerprint, topic, payload, size, sha256, reason,
@@ -181,12 +203,28 @@ impl SqlTransaction for PostgresTransaction {
         driver::fetch_all(&mut self.0, query).await
     }
 
-    async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
-        let query = upsert::bind_upserts(set_based(UPSERT_CONNECTIONS), rows, now);
+    /// The statement of [`Self::write_upserts`] checks the rows.
+    async fn has_outdated_rows(&mut self, _: &[ConnectionUpsert]) -> Result<bool> {
+        Ok(false)
+    }
+
+    async fn write_upserts(
+        &mut self,
+        rows: &[ConnectionUpsert],
+        history: &[HistoryRow],
+        events: &[NewEvent],
+        now: Timestamp,
+    ) -> Result<()> {
+        let query = set_based(UPSERT_CONNECTIONS);
+        let query = upsert::bind_upserts(query, rows, history, events, now);
         driver::fetch_all(&mut self.0, query).await.map(drop)
     }
 
-    async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()> {
+    async fn write_heartbeats(
+        &mut self,
+        rows: &[HeartbeatUpdate],
+        now: Timestamp,
+    ) -> Result<Vec<Row>> {
         let client_ids = column(rows, |h| h.client_id.as_str());
         let received_times = column(rows, |h| timestamptz(h.received_at.time));
         let with_heartbeats = |statement: Statement| {
@@ -209,10 +247,27 @@ impl SqlTransaction for PostgresTransaction {
             let query = set_based(DELETE_DISCONNECTS).bind(restored_client_ids);
             self.run(query).await?;
         }
-        Ok(())
+        Ok(restored_rows)
     }
 
-    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<u64> {
+    async fn write_last_seen(&mut self, rows: &[LastSeen]) -> Result<()> {
+        let query = set_based(WRITE_LAST_SEEN)
+            .bind(column(rows, |seen| seen.client_id.as_str()))
+            .bind(column(rows, |seen| timestamptz(seen.at)));
+        self.run(query).await.map(drop)
+    }
+
+    async fn write_history(&mut self, rows: &[HistoryRow]) -> Result<()> {
+        let query = history::bind_history(set_based(WRITE_HISTORY), rows);
+        self.run(query).await.map(drop)
+    }
+
+    async fn write_events(&mut self, rows: &[NewEvent]) -> Result<()> {
+        let query = history::bind_events(set_based(WRITE_EVENTS), rows);
+        self.run(query).await.map(drop)
+    }
+
+    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<Vec<Row>> {
         let with_columns = |statement: Statement| {
             let query = set_based(statement)
                 .bind(column(rows, |end| end.client_id.as_str()))
@@ -221,8 +276,10 @@ impl SqlTransaction for PostgresTransaction {
                 .bind(column(rows, |end| end.received_at.partition()))
                 .bind(column(rows, |end| end.received_at.offset()));
             bind_stamps(query, rows, |end| Some(end.received_at))
+                .bind(column(rows, |end| end.reason.as_str()))
         };
-        let ended_connections = self.run(with_columns(MOVE_TO_DISCONNECTED_CLIENTS)).await?;
+        let move_rows = with_columns(MOVE_TO_DISCONNECTED_CLIENTS);
+        let ended_connections = driver::fetch_all(&mut self.0, move_rows).await?;
         self.run(with_columns(STORE_OVERRULED_OFFLINE_MESSAGES))
             .await?;
         self.run(with_columns(UPDATE_DISCONNECTED_CLIENTS)).await?;

@@ -5,20 +5,23 @@
 //! statements. Both write the same rows, because both are built from the same text.
 //!
 //! A batch is written only if each row still has the version that the recorder has read, see
-//! [`ConnectionUpsert::replaced_version`]. So the recorder may leave out what did not change, such as the
-//! search row.
+//! [`ConnectionUpsert::replaced`]. So the recorder may leave out what did not change, such as the
+//! search row, and derive the history and the events from the rows that it has read.
 
 use const_format::concatcp;
+use time::OffsetDateTime;
 
 use crate::driver::{PgQuery, set_based, timestamptz};
+use crate::history::{INSERT_EVENTS, INSERT_HISTORY, bind_events, bind_history};
 use crate::search_entry::SearchColumns;
 use crate::transaction::{bind_stamps, column};
 use domain::{MessageId, Timestamp};
 use store::sql::{
-    HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS,
-    REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, TenantColumns,
+    HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS,
+    PRESENCE_STAMP_COLUMNS, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_COLUMNS,
+    REPLACE_PRESENCE_STAMP, TenantColumns,
 };
-use store::{ConnectionUpsert, PartitionLease, PresenceBatch};
+use store::{ConnectionUpsert, HistoryRow, NewEvent, PartitionLease, PresenceBatch, ReplacedRow};
 
 /// Columns of `connections` that an online message sets, in the order of the parameters `$1` to `$28`.
 /// `reported_to_inventory_at`, which is also a parameter, is not a column.
@@ -29,11 +32,11 @@ const ROW_COLUMNS: &str = concatcp!(
                queue_partition, queue_offset, inventory_eligible"
 );
 
-/// Selects the rows in the parameters `$1` to `$28`. `$29` is the time of the batch, `$30` has the versions
-/// that the rows replace, or null for any version, and `$31` has their search hashes.
+/// Selects the rows in the parameters `$1` to `$38`. `$29` is the time of the batch, and `$38` has the search
+/// hashes.
 ///
-/// `created_at` is the replaced version, because an update does not change this column, and
-/// [`UPDATE_ROWS`] needs the version.
+/// `$30` is the replaced version of each row, see [`created_at`]. `created_at` is set to it, because an update
+/// does not change this column, and [`UPDATE_ROWS`] needs the version.
 pub(crate) const INSERT_ROWS: &str = concatcp!(
     "
         INSERT INTO connections (",
@@ -42,6 +45,8 @@ pub(crate) const INSERT_ROWS: &str = concatcp!(
     PRESENCE_STAMP_COLUMNS,
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
+    ", ",
+    PRESENCE_COLUMNS,
     ", stale_timestamp, created_at, updated_at, search_hash)
         SELECT ",
     ROW_COLUMNS,
@@ -49,26 +54,31 @@ pub(crate) const INSERT_ROWS: &str = concatcp!(
     PRESENCE_STAMP_COLUMNS,
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
+    ", ",
+    PRESENCE_COLUMNS,
     ",
-               COALESCE(reported_to_inventory_at, 'epoch'), COALESCE(replaced_version, $29), $29,
-               search_hash
+               COALESCE(reported_to_inventory_at, 'epoch'), replaced_version, $29, search_hash
           FROM UNNEST($1::text[], $2::text[], $3::text[], $4::text[]::jsonb[], $5::text[],
                $6::text[], $7::text[], $8::text[]::jsonb[], $9::text[]::jsonb[],
                $10::text[]::jsonb[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
                $15::timestamptz[], $16::timestamptz[], $17::timestamptz[], $18::bigint[],
                $19::int[], $20::bigint[], $21::bool[], $22::timestamptz[], $23::bigint[],
                $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[],
-               $30::timestamptz[], $31::bigint[])
+               $30::timestamptz[], $31::timestamptz[], $32::timestamptz[], $33::bigint[],
+               $34::bigint[], $35::timestamptz[], $36::bigint[], $37::text[], $38::bigint[])
             AS t (",
     ROW_COLUMNS,
     ", reported_to_inventory_at, ",
     PRESENCE_STAMP_COLUMNS,
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
-    ", replaced_version, search_hash)"
+    ", replaced_version, ",
+    PRESENCE_COLUMNS,
+    ", search_hash)"
 );
 
-/// Updates the rows that exist. Skips a row that has another version than the replaced one.
+/// Updates the rows that exist. Skips a row that has another version than the replaced one, see
+/// [`created_at`].
 ///
 /// `is_lost` is true for a row that was inserted, although it should replace a version: the row was
 /// deleted after the recorder had read it. `xmax` is 0 for inserted rows.
@@ -94,9 +104,13 @@ pub(crate) const UPDATE_ROWS: &str = concatcp!(
                stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp
                    ELSE connections.stale_timestamp END,
                online_received_at = excluded.online_received_at, updated_at = excluded.updated_at,
-               search_hash = excluded.search_hash
-         WHERE excluded.created_at IN (connections.updated_at, excluded.updated_at)
-        RETURNING xmax = 0 AND created_at <> updated_at AS is_lost"
+               search_hash = excluded.search_hash, ",
+    REPLACE_PRESENCE_COLUMNS,
+    "
+         WHERE excluded.created_at IN (connections.updated_at,
+                   excluded.updated_at + interval '1 microsecond')
+        RETURNING xmax = 0 AND created_at NOT IN (updated_at,
+                   updated_at + interval '1 microsecond') AS is_lost"
 );
 
 /// Expression that cancels the statement if a row has another version than the replaced one.
@@ -104,12 +118,12 @@ const REJECT_OUTDATED_ROWS: &str = "(
             SELECT CASE WHEN count(*) < cardinality($1::text[]) OR bool_or(is_lost)
                    THEN reject_outdated_batch() ELSE 0 END FROM upserted)";
 
-/// Writes the rows of the search index in the parameters `$32` to `$38` that differ. The count of the
+/// Writes the rows of the search index in the parameters `$39` to `$45` that differ. The count of the
 /// upserted rows makes PostgreSQL lock the connections first, as the triggers of other writers do.
 const WRITE_SEARCH_ROWS: &str = "
         INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, term_hashes)
-        SELECT client_id, org_id, content_hash, fqdn, ($38::bigint[])[first_term:last_term]
-          FROM UNNEST($32::text[], $33::text[], $34::bigint[], $35::text[], $36::int[], $37::int[])
+        SELECT client_id, org_id, content_hash, fqdn, ($45::bigint[])[first_term:last_term]
+          FROM UNNEST($39::text[], $40::text[], $41::bigint[], $42::text[], $43::int[], $44::int[])
             AS t (client_id, org_id, content_hash, fqdn, first_term, last_term),
                (SELECT count(*) AS count FROM upserted) AS upserted
          WHERE upserted.count > 0 AND content_hash IS DISTINCT FROM (
@@ -118,10 +132,34 @@ const WRITE_SEARCH_ROWS: &str = "
                content_hash = excluded.content_hash, fqdn = excluded.fqdn,
                term_hashes = excluded.term_hashes";
 
+/// Writes the history rows in the parameters `$46` to `$51` and the events in `$52` to `$58`. The previous
+/// dispatchers are read from the snapshot of the statement, which still has the old row.
+///
+/// The ids of the events are drawn after the rows of the clients are locked, so the events of a client have
+/// ascending ids.
+const WRITE_HISTORY_AND_EVENTS: &str = concatcp!(
+    "history AS (",
+    INSERT_HISTORY,
+    "
+          FROM UNNEST($46::text[], $47::bigint[], $48::timestamptz[], $49::text[], $50::text[],
+               $51::text[]) AS h (client_id, number, at, org_id, status, reason)
+         WHERE (SELECT count(*) FROM upserted) > 0
+        ON CONFLICT (client_id, number) DO UPDATE SET at = excluded.at, org_id = excluded.org_id,
+               status = excluded.status, reason = excluded.reason RETURNING 1),
+        outbox AS (",
+    INSERT_EVENTS,
+    "
+          FROM UNNEST($52::timestamptz[], $53::text[], $54::text[], $55::text[], $56::text[],
+               $57::text[], $58::bool[])
+            AS e (at, type, org_id, account, client_id, data, dispatchers_changed)
+         WHERE (SELECT count(*) FROM upserted) > 0 RETURNING 1)"
+);
+
 store::statements! {
     pub(crate) UPSERT_CONNECTIONS = concatcp!("
         WITH upserted AS (", INSERT_ROWS, UPDATE_ROWS, "),
-        indexed AS (", WRITE_SEARCH_ROWS, " RETURNING 1)
+        indexed AS (", WRITE_SEARCH_ROWS, " RETURNING 1),
+        ", WRITE_HISTORY_AND_EVENTS, "
         SELECT ", REJECT_OUTDATED_ROWS, " AS outdated_rows");
 
     /// Does the work of a whole transaction: checks the leases, writes the connections and the search
@@ -137,14 +175,15 @@ store::statements! {
     RECORD_UPSERTS = concatcp!("
         WITH held AS MATERIALIZED (
             SELECT queue, partition, epoch FROM partition_epoch
-             WHERE (queue, partition) IN (SELECT * FROM UNNEST($39::text[], $40::int[]))
+             WHERE (queue, partition) IN (SELECT * FROM UNNEST($59::text[], $60::int[]))
              ORDER BY queue, partition FOR SHARE),
         fence AS MATERIALIZED (
-            SELECT count(*) = cardinality($39::text[]) AS is_held
-              FROM held JOIN UNNEST($39::text[], $40::int[], $41::bigint[])
+            SELECT count(*) = cardinality($59::text[]) AS is_held
+              FROM held JOIN UNNEST($59::text[], $60::int[], $61::bigint[])
                 AS lease (queue, partition, epoch) USING (queue, partition, epoch)),
         upserted AS (", INSERT_ROWS, ", fence WHERE fence.is_held", UPDATE_ROWS, "),
         indexed AS (", WRITE_SEARCH_ROWS, " RETURNING 1),
+        ", WRITE_HISTORY_AND_EVENTS, ",
         deleted AS (
             DELETE FROM disconnected_clients
              WHERE client_id = ANY($1) AND (SELECT count(*) FROM upserted) > 0
@@ -162,6 +201,9 @@ pub(crate) fn is_single_statement(batch: &PresenceBatch) -> bool {
         dead_letters,
         dead_letter_limits: _,
         delivered_reports,
+        last_seen,
+        history: _,
+        events: _,
     } = batch;
     let has_tenant = |row: &ConnectionUpsert| !TenantColumns::from(&row.tenant).org_id.is_empty();
     !upserts.is_empty()
@@ -169,6 +211,7 @@ pub(crate) fn is_single_statement(batch: &PresenceBatch) -> bool {
         && connection_ends.is_empty()
         && dead_letters.is_empty()
         && delivered_reports.is_empty()
+        && last_seen.is_empty()
         && upserts.iter().all(has_tenant)
 }
 
@@ -177,19 +220,46 @@ pub(crate) fn record_upserts(
     batch: &PresenceBatch,
     leases: &[PartitionLease],
     now: Timestamp,
+    writes_events: bool,
 ) -> PgQuery {
-    bind_upserts(set_based(RECORD_UPSERTS), &batch.upserts, now)
-        .bind(column(leases, |lease| lease.queue.as_str()))
-        .bind(column(leases, |lease| lease.partition))
-        .bind(column(leases, |lease| lease.epoch))
+    let (history, events) = (&batch.history, &batch.events);
+    let events = if writes_events { &events[..] } else { &[] };
+    bind_upserts(
+        set_based(RECORD_UPSERTS),
+        &batch.upserts,
+        history,
+        events,
+        now,
+    )
+    .bind(column(leases, |lease| lease.queue.as_str()))
+    .bind(column(leases, |lease| lease.partition))
+    .bind(column(leases, |lease| lease.epoch))
 }
 
 /// Binds the parameters of [`UPSERT_CONNECTIONS`].
-pub(crate) fn bind_upserts(query: PgQuery, rows: &[ConnectionUpsert], now: Timestamp) -> PgQuery {
-    bind_search_rows(bind_rows(query, rows, now), rows)
+pub(crate) fn bind_upserts(
+    query: PgQuery,
+    rows: &[ConnectionUpsert],
+    history: &[HistoryRow],
+    events: &[NewEvent],
+    now: Timestamp,
+) -> PgQuery {
+    let query = bind_search_rows(bind_rows(query, rows, now), rows);
+    bind_events(bind_history(query, history), events)
 }
 
-/// Binds the parameters `$1` to `$30`.
+/// Returns the value of `created_at` for a row. It is the time of the batch for a new row, and the replaced
+/// version for an update. If any row may be replaced, it is one microsecond after the time of the batch, which
+/// no version can be.
+fn created_at(replaced: ReplacedRow, now: Timestamp) -> OffsetDateTime {
+    match replaced {
+        ReplacedRow::Absent => timestamptz(now),
+        ReplacedRow::Version(version) => timestamptz(version.updated_at),
+        ReplacedRow::Any => timestamptz(now) + time::Duration::microseconds(1),
+    }
+}
+
+/// Binds the parameters `$1` to `$37`.
 pub(crate) fn bind_rows(query: PgQuery, rows: &[ConnectionUpsert], now: Timestamp) -> PgQuery {
     let tenants = column(rows, |u| TenantColumns::from(&u.tenant));
     let query = query
@@ -225,19 +295,35 @@ pub(crate) fn bind_rows(query: PgQuery, rows: &[ConnectionUpsert], now: Timestam
     let query = bind_stamps(query, rows, |u| Some(u.received_at));
     bind_stamps(query, rows, |u| u.last_heartbeat_at)
         .bind(timestamptz(now))
+        .bind(column(rows, |u| created_at(u.replaced, now)))
         .bind(column(rows, |u| {
-            u.replaced_version
-                .map(|version| timestamptz(version.updated_at))
+            u.presence.connected_since.map(timestamptz)
+        }))
+        .bind(column(rows, |u| u.presence.last_seen.map(timestamptz)))
+        .bind(column(rows, |u| bigint(u.presence.reconnects)))
+        .bind(column(rows, |u| bigint(u.presence.hourly_reconnects)))
+        .bind(column(rows, |u| {
+            u.presence.hourly_reconnects_since.map(timestamptz)
+        }))
+        .bind(column(rows, |u| bigint(u.presence.transition_count)))
+        .bind(column(rows, |u| {
+            let hashes = u.presence.content_hashes;
+            hashes.map(|hashes| hashes.to_string())
         }))
 }
 
-/// Binds the parameters `$31` to `$38`.
+pub(crate) fn bigint(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Binds the parameters `$38` to `$45`.
 fn bind_search_rows(query: PgQuery, rows: &[ConnectionUpsert]) -> PgQuery {
     let mut search = SearchColumns::default();
     for upsert in rows {
-        let stored_hash = upsert
-            .replaced_version
-            .and_then(|version| version.search_hash);
+        let stored_hash = match upsert.replaced {
+            ReplacedRow::Version(version) => version.search_hash,
+            ReplacedRow::Absent | ReplacedRow::Any => None,
+        };
         let org_id = TenantColumns::from(&upsert.tenant).org_id;
         search.add(upsert.client_id.as_str(), org_id, &upsert.info, stored_hash);
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use domain::{ClientId, ClientInfo, ClientKind, OrgId, Tenant, Timestamp};
 use sqlx::{Connection as _, PgConnection};
 use store::{
-    ConnectionEnd, ConnectionUpsert, PresenceBatch, PresenceRepository as _, ReceivedAt,
-    TenantChange, WriteOutcome,
+    ConnectionEnd, ConnectionUpsert, PresenceBatch, PresenceColumns, PresenceRepository as _,
+    ReceivedAt, ReplacedRow, TenantChange, WriteOutcome,
 };
 use store_postgres::PostgresStore;
 use test_support::services;
@@ -37,7 +37,8 @@ fn online_batch(second: i64) -> PresenceBatch {
             }),
             inventory_eligible: false,
             reported_to_inventory_at: None,
-            replaced_version: None,
+            replaced: ReplacedRow::Any,
+            presence: PresenceColumns::default(),
         }],
         ..PresenceBatch::default()
     }
@@ -85,6 +86,7 @@ async fn client_that_is_disconnected_while_its_online_message_is_recorded_is_con
         connection_ends: vec![ConnectionEnd {
             client_id: client(),
             received_at: ReceivedAt::from_time(time(3)),
+            reason: domain::OfflineReason::Client,
         }],
         ..PresenceBatch::default()
     };

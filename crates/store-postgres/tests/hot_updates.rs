@@ -6,8 +6,8 @@ use domain::{ClientId, ClientInfo, ClientKind, MessageId, OrgId, Tenant, Timesta
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection, Row as _};
 use store::{
-    ConnectionUpsert, DeliveredReport, MaintenanceRepository, PresenceBatch,
-    PresenceRepository as _, ReceivedAt, TenantChange, WriteOutcome,
+    ConnectionUpsert, DeliveredReport, MaintenanceRepository, PresenceBatch, PresenceColumns,
+    PresenceRepository as _, ReceivedAt, ReplacedRow, TenantChange, WriteOutcome,
 };
 use store_postgres::PostgresStore;
 use test_support::services;
@@ -41,7 +41,8 @@ fn upsert(number: i64, round: i64) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: None,
-        replaced_version: None,
+        replaced: ReplacedRow::Any,
+        presence: PresenceColumns::default(),
     }
 }
 

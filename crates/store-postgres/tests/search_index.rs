@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection, Row as _};
 use store::{
     ConnectionEnd, ConnectionUpsert, HeartbeatUpdate, MaintenanceRepository as _, PresenceBatch,
-    PresenceRepository as _, ReceivedAt, TenantChange, WriteOutcome,
+    PresenceColumns, PresenceRepository as _, ReceivedAt, ReplacedRow, TenantChange, WriteOutcome,
 };
 use store_postgres::PostgresStore;
 use test_support::services;
@@ -34,7 +34,8 @@ fn upsert(client_id: &str, info: ClientInfo) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: None,
-        replaced_version: None,
+        replaced: ReplacedRow::Any,
+        presence: PresenceColumns::default(),
     }
 }
 
@@ -243,6 +244,7 @@ async fn client_that_a_heartbeat_restores_in_another_organization_is_found_there
         connection_ends: vec![ConnectionEnd {
             client_id: client_id.clone(),
             received_at: at(10),
+            reason: domain::OfflineReason::Client,
         }],
         ..PresenceBatch::default()
     };

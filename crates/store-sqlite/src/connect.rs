@@ -47,6 +47,7 @@ impl SqliteStore {
             readers,
             idle_connection,
             files,
+            writes_events: true,
         })
     }
 }

@@ -10,7 +10,7 @@ use sqlx::SqlitePool;
 use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::{BEGIN_SNAPSHOT, BEGIN_WRITE, GuardedConnection};
 use crate::transaction::SqliteTransaction;
-use crate::{SqliteStore, search};
+use crate::{SqliteStore, search, tenant_changes};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
     Access, ColumnReader as _, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase,
@@ -139,17 +139,6 @@ impl SqliteStore {
         snapshot.commit().await?;
         Ok(total_count)
     }
-
-    /// Runs several statements in one transaction. Returns the numbers of changed rows.
-    async fn execute_all(&self, queries: Vec<Query<'_>>) -> Result<Vec<u64>> {
-        let mut transaction = self.begin().await?;
-        let mut changed_rows = Vec::with_capacity(queries.len());
-        for query in queries {
-            changed_rows.push(transaction.execute(query).await?);
-        }
-        transaction.commit().await?;
-        Ok(changed_rows)
-    }
 }
 
 #[async_trait]
@@ -197,6 +186,10 @@ impl SqlDatabase for SqliteStore {
         Ok(changed_rows)
     }
 
+    fn writes_events(&self) -> bool {
+        self.writes_events
+    }
+
     async fn begin(&self) -> Result<SqliteTransaction> {
         Ok(SqliteTransaction {
             connection: self.begin_with(&self.writer, BEGIN_WRITE).await?,
@@ -228,16 +221,21 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64> {
-        let queries = clients.iter().map(|(client, Tenant { org_id, account })| {
-            RESTORE_TENANT.with([
+        let mut transaction = self.begin().await?;
+        let mut restored_rows = 0;
+        for (client, Tenant { org_id, account }) in clients {
+            let restore = RESTORE_TENANT.with([
                 client.into(),
                 org_id.into(),
                 account.as_str().into(),
                 now.into(),
-            ])
-        });
-        let queries = queries.collect();
-        Ok(self.execute_all(queries).await?.into_iter().sum())
+            ]);
+            let events = self.writes_events;
+            restored_rows +=
+                tenant_changes::save(&mut transaction, client, restore, now, events).await?;
+        }
+        transaction.commit().await?;
+        Ok(restored_rows)
     }
 
     async fn visit_connections(
@@ -273,17 +271,19 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn save_lookup_results(&self, results: &[LookupResult], now: Timestamp) -> Result<u64> {
-        let queries = results
-            .iter()
-            .map(|result| save_query(result, now))
-            .collect();
-        let changed_rows = self.execute_all(queries).await?;
-        let is_counted = |result: &LookupResult| result.outcome != LookupOutcome::Unavailable;
-        let counted = results
-            .iter()
-            .zip(changed_rows)
-            .filter(|(result, _)| is_counted(result));
-        Ok(counted.map(|(_, changed_rows)| changed_rows).sum())
+        let mut transaction = self.begin().await?;
+        let mut counted_rows = 0;
+        for result in results {
+            let (client, query) = (&result.client_id, save_query(result, now));
+            let changed_rows =
+                tenant_changes::save(&mut transaction, client, query, now, self.writes_events)
+                    .await?;
+            if result.outcome != LookupOutcome::Unavailable {
+                counted_rows += changed_rows;
+            }
+        }
+        transaction.commit().await?;
+        Ok(counted_rows)
     }
 
     async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64> {

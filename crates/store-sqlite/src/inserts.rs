@@ -12,13 +12,14 @@ use crate::driver::SqliteQuery;
 use crate::transaction::stamp_columns;
 use domain::{MessageId, Timestamp};
 use store::sql::{
-    HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS,
-    Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, TenantColumns,
+    HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS,
+    PRESENCE_STAMP_COLUMNS, Query, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_COLUMNS,
+    REPLACE_PRESENCE_STAMP, TenantColumns,
 };
 use store::{ConnectionUpsert, DeadLetter};
 
 /// Numbers of rows of the statements, the largest first. SQLite accepts 32,766 parameters in a
-/// statement, and a connection has 30 parameters.
+/// statement, and a connection has 37 parameters.
 const ROW_COUNTS: [usize; 4] = [64, 16, 4, 1];
 
 /// Columns of an inserted connection, in the order of the parameters.
@@ -29,7 +30,9 @@ const CONNECTION_VALUES: &str = concatcp!(
      queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at, ",
     PRESENCE_STAMP_COLUMNS,
     ", ",
-    HEARTBEAT_STAMP_COLUMNS
+    HEARTBEAT_STAMP_COLUMNS,
+    ", ",
+    PRESENCE_COLUMNS
 );
 
 const UPDATE_CONNECTION: &str = concatcp!(
@@ -48,7 +51,8 @@ const UPDATE_CONNECTION: &str = concatcp!(
      inventory_eligible = excluded.inventory_eligible, \
      stale_timestamp = CASE WHEN excluded.org_id <> '' THEN excluded.stale_timestamp \
      ELSE connections.stale_timestamp END, \
-     online_received_at = excluded.online_received_at, updated_at = excluded.updated_at"
+     online_received_at = excluded.online_received_at, updated_at = excluded.updated_at, ",
+    REPLACE_PRESENCE_COLUMNS
 );
 
 /// Columns of an inserted dead letter, in the order of the parameters.
@@ -147,7 +151,20 @@ pub(crate) fn bind_connection(
         .bind(micros(now))
         .bind(micros(now));
     let stamps = presence_stamp.into_iter().chain(heartbeat_stamp);
-    stamps.fold(query, SqliteQuery::bind)
+    let query = stamps.fold(query, SqliteQuery::bind);
+    let presence = &upsert.presence;
+    query
+        .bind(presence.connected_since.map(micros))
+        .bind(presence.last_seen.map(micros))
+        .bind(integer(presence.reconnects))
+        .bind(integer(presence.hourly_reconnects))
+        .bind(presence.hourly_reconnects_since.map(micros))
+        .bind(integer(presence.transition_count))
+        .bind(presence.content_hashes.map(|hashes| hashes.to_string()))
+}
+
+fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 pub(crate) fn bind_dead_letter(query: SqliteQuery, dead_letter: &DeadLetter) -> SqliteQuery {

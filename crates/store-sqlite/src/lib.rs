@@ -10,9 +10,11 @@ mod database_files;
 mod driver;
 mod error;
 mod guarded_connection;
+mod history;
 mod inserts;
 mod migrations;
 mod search;
+mod tenant_changes;
 mod transaction;
 
 use sqlx::SqlitePool;
@@ -34,9 +36,17 @@ pub struct SqliteStore {
     /// write-ahead log, and then create a new one.
     idle_connection: SqlitePool,
     files: DatabaseFiles,
+    writes_events: bool,
 }
 
 impl SqliteStore {
+    /// Sets whether the store writes events. The default is true.
+    #[must_use]
+    pub fn with_events(mut self, writes_events: bool) -> Self {
+        self.writes_events = writes_events;
+        self
+    }
+
     /// Returns the open files of the database.
     #[must_use]
     pub fn files(&self) -> &DatabaseFiles {
@@ -52,6 +62,8 @@ pub fn statements() -> Vec<(&'static str, String)> {
     let lists = [
         database::STATEMENTS,
         guarded_connection::STATEMENTS,
+        history::STATEMENTS,
+        tenant_changes::STATEMENTS,
         transaction::STATEMENTS,
     ];
     let mut all = store::sql::texts(&database::SHARED_STATEMENTS, &lists);

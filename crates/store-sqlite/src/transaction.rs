@@ -1,5 +1,7 @@
 //! The transaction that writes a batch.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use const_format::concatcp;
 use serde_json::json;
@@ -7,15 +9,16 @@ use serde_json::json;
 use crate::database_files::DatabaseFiles;
 use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::GuardedConnection;
+use crate::history::{self, PREVIOUS_DISPATCHERS, WRITE_EVENTS, WRITE_HISTORY};
 use crate::inserts;
 use domain::Timestamp;
 use store::sql::{
-    HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS, Query, SqlTransaction,
-    TenantColumns,
+    ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS,
+    PRESENCE_STAMP_COLUMNS, Query, SqlTransaction, TenantColumns,
 };
 use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
-    ReceivedAt, Result, received_after,
+    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, HistoryRow,
+    LastSeen, NewEvent, PartitionLease, ReceivedAt, ReplacedRow, Result, received_after,
 };
 
 /// The offline messages in the parameter `$1`, a JSON array of arrays.
@@ -23,7 +26,7 @@ const WITH_OFFLINE_MESSAGES: &str = "WITH offline AS (
     SELECT value ->> 0 AS client_id, value ->> 1 AS received_at,
            value ->> 2 AS queue_topic, value ->> 3 AS queue_partition,
            value ->> 4 AS queue_offset, value ->> 5 AS session, value ->> 6 AS epoch,
-           value ->> 7 AS sequence
+           value ->> 7 AS sequence, value ->> 8 AS reason
       FROM json_each($1)) ";
 
 /// The heartbeat in the parameters `$2` to `$5`.
@@ -48,6 +51,7 @@ store::statements! {
 
     UPDATE_HEARTBEAT = concatcp!(
         "UPDATE connections AS c SET last_heartbeat_at = h.received_at, \
+         last_seen = max(coalesce(c.last_seen, 0), h.received_at), \
          heartbeat_session = h.session, heartbeat_epoch = h.epoch, \
          heartbeat_sequence = h.sequence FROM ",
         HEARTBEAT,
@@ -67,6 +71,8 @@ store::statements! {
         PRESENCE_STAMP_COLUMNS,
         ", ",
         HEARTBEAT_STAMP_COLUMNS,
+        ", ",
+        PRESENCE_COLUMNS,
         ") SELECT client_id, coalesce($6, org_id), coalesce($7, account), tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", queue_topic, queue_partition, queue_offset, \
@@ -74,11 +80,19 @@ store::statements! {
          CASE WHEN $6 <> '' THEN 0 ELSE tenant_lookup_failure_count END, \
          h.received_at, h.received_at, disconnected_at, $9, $9, ",
         PRESENCE_STAMP_COLUMNS,
-        ", h.session, h.epoch, h.sequence FROM disconnected_clients AS d, ",
+        ", h.session, h.epoch, h.sequence, h.received_at, h.received_at, \
+         CASE WHEN $6 <> org_id THEN 0 ELSE reconnects + 1 END, \
+         CASE WHEN hourly_reconnects_since > h.received_at - 3600000000 \
+         THEN hourly_reconnects + 1 ELSE 1 END, \
+         CASE WHEN hourly_reconnects_since > h.received_at - 3600000000 \
+         THEN hourly_reconnects_since ELSE h.received_at END, \
+         transition_count + 1, content_hashes FROM disconnected_clients AS d, ",
         HEARTBEAT,
         " WHERE client_id = $1 AND ",
         received_after!("h.", "h.received_at"; "d.presence_", "d.disconnected_at"),
-        " ON CONFLICT (client_id) DO NOTHING"
+        " ON CONFLICT (client_id) DO NOTHING RETURNING client_id, org_id, account, tags, ",
+        ONLINE_MESSAGE_COLUMNS,
+        ", connected_since, transition_count"
     );
 
     DELETE_DISCONNECT = "DELETE FROM disconnected_clients WHERE client_id = $1";
@@ -90,14 +104,23 @@ store::statements! {
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, disconnected_at, \
          queue_topic, queue_partition, queue_offset, ",
         PRESENCE_STAMP_COLUMNS,
-        ") SELECT c.client_id, org_id, account, tags, ",
+        ", ",
+        PRESENCE_COLUMNS,
+        ", reason) SELECT c.client_id, org_id, account, tags, ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, \
          offline.received_at, coalesce(offline.queue_topic, c.queue_topic), \
          coalesce(offline.queue_partition, c.queue_partition), \
          coalesce(offline.queue_offset, c.queue_offset), offline.session, offline.epoch, \
-         offline.sequence FROM offline JOIN connections AS c USING (client_id) WHERE ",
-        ENDS_CONNECTION
+         offline.sequence, coalesce(c.connected_since, c.online_received_at), \
+         CASE WHEN offline.reason = 'client' THEN offline.received_at \
+         ELSE coalesce(c.last_seen, c.last_heartbeat_at, c.online_received_at) END, \
+         c.reconnects, c.hourly_reconnects, c.hourly_reconnects_since, c.transition_count + 1, \
+         c.content_hashes, offline.reason \
+         FROM offline JOIN connections AS c USING (client_id) WHERE ",
+        ENDS_CONNECTION,
+        " RETURNING client_id, org_id, account, dispatchers, connected_since, disconnected_at, \
+         transition_count"
     );
 
     DELETE_CONNECTIONS = concatcp!(
@@ -130,6 +153,14 @@ store::statements! {
         received_after!("offline.", "offline.received_at"; "d.presence_", "d.disconnected_at")
     );
 
+    WRITE_LAST_SEEN = "WITH seen AS (
+            SELECT value ->> 0 AS client_id, value ->> 1 AS at FROM json_each($1))
+        UPDATE connections AS c SET last_seen = seen.at FROM seen
+         WHERE c.client_id = seen.client_id AND (c.last_seen IS NULL OR c.last_seen < seen.at)";
+
+    ROW_VERSIONS = "SELECT client_id, updated_at FROM connections
+         WHERE client_id IN (SELECT value FROM json_each($1))";
+
     STORE_DELIVERED_REPORTS = "WITH delivered AS (
             SELECT value ->> 0 AS client_id, value ->> 1 AS row_version,
                    value ->> 2 AS online_received_at, value ->> 3 AS reported_at
@@ -143,6 +174,25 @@ store::statements! {
 pub struct SqliteTransaction {
     pub(crate) connection: GuardedConnection,
     pub(crate) files: DatabaseFiles,
+}
+
+impl SqliteTransaction {
+    /// Returns the stored dispatchers of the clients whose dispatchers change, as JSON.
+    async fn previous_dispatchers(
+        &mut self,
+        events: &[NewEvent],
+    ) -> Result<HashMap<String, String>> {
+        let changed = events.iter().filter(|event| event.dispatchers_changed);
+        let client_ids: Vec<&str> = changed.map(|event| event.client_id.as_str()).collect();
+        if client_ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let client_ids = json!(client_ids).to_string();
+        let query = PREVIOUS_DISPATCHERS.with([client_ids.as_str().into()]);
+        let rows = self.fetch_all(query).await?;
+        let previous = |row: &Row| Ok((row.text("client_id")?, row.text("dispatchers")?));
+        rows.iter().map(previous).collect()
+    }
 }
 
 #[async_trait]
@@ -163,7 +213,33 @@ impl SqlTransaction for SqliteTransaction {
         self.fetch_all(ALL_PARTITIONS.with([])).await
     }
 
-    async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
+    async fn has_outdated_rows(&mut self, rows: &[ConnectionUpsert]) -> Result<bool> {
+        let client_ids: Vec<&str> = rows.iter().map(|row| row.client_id.as_str()).collect();
+        let client_ids = json!(client_ids).to_string();
+        let query = ROW_VERSIONS.with([client_ids.as_str().into()]);
+        let mut versions = HashMap::with_capacity(rows.len());
+        for row in self.fetch_all(query).await? {
+            versions.insert(row.text("client_id")?, row.timestamp("updated_at")?);
+        }
+        Ok(rows.iter().any(|row| {
+            let version = versions.get(row.client_id.as_str());
+            match row.replaced {
+                ReplacedRow::Any => false,
+                ReplacedRow::Absent => version.is_some(),
+                ReplacedRow::Version(replaced) => version != Some(&replaced.updated_at),
+            }
+        }))
+    }
+
+    async fn write_upserts(
+        &mut self,
+        rows: &[ConnectionUpsert],
+        history: &[HistoryRow],
+        events: &[NewEvent],
+        now: Timestamp,
+    ) -> Result<()> {
+        // The upserts replace the dispatchers that the events need.
+        let previous_dispatchers = self.previous_dispatchers(events).await?;
         for chunk in inserts::chunks(rows) {
             let insert = sqlite_query(&inserts::insert_connections(chunk.len()));
             let insert = chunk.iter().fold(insert, |insert, row| {
@@ -171,12 +247,25 @@ impl SqlTransaction for SqliteTransaction {
             });
             self.connection.execute(insert).await?;
         }
+        if !history.is_empty() {
+            self.write_history(history).await?;
+        }
+        if !events.is_empty() {
+            let events = history::events_parameter(events, &previous_dispatchers);
+            self.execute(WRITE_EVENTS.with([events.as_str().into()]))
+                .await?;
+        }
         Ok(())
     }
 
     /// Separate statements for each heartbeat are fast enough: SQLite needs no network round trip,
     /// and the recorder does not write most heartbeats of connected clients.
-    async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()> {
+    async fn write_heartbeats(
+        &mut self,
+        rows: &[HeartbeatUpdate],
+        now: Timestamp,
+    ) -> Result<Vec<Row>> {
+        let mut restored = Vec::new();
         for heartbeat in rows {
             let HeartbeatUpdate {
                 client_id,
@@ -204,21 +293,43 @@ impl SqlTransaction for SqliteTransaction {
                 tenant.and_then(|tenant| tenant.lookup_timestamp).into(),
                 now.into(),
             ]);
-            if self.execute(restore).await? > 0 {
+            let restored_rows = self.fetch_all(restore).await?;
+            if !restored_rows.is_empty() {
                 let delete = DELETE_DISCONNECT.with([client_id.into()]);
                 self.execute(delete).await?;
             }
+            restored.extend(restored_rows);
         }
-        Ok(())
+        Ok(restored)
     }
 
-    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<u64> {
+    async fn write_last_seen(&mut self, rows: &[LastSeen]) -> Result<()> {
+        let seen = |row: &LastSeen| json!([row.client_id.as_str(), row.at.as_microsecond()]);
+        let rows = json!(rows.iter().map(seen).collect::<Vec<_>>()).to_string();
+        let statement = WRITE_LAST_SEEN.with([rows.as_str().into()]);
+        self.execute(statement).await.map(drop)
+    }
+
+    async fn write_history(&mut self, rows: &[HistoryRow]) -> Result<()> {
+        let rows = history::history_parameter(rows);
+        let statement = WRITE_HISTORY.with([rows.as_str().into()]);
+        self.execute(statement).await.map(drop)
+    }
+
+    async fn write_events(&mut self, rows: &[NewEvent]) -> Result<()> {
+        let rows = history::events_parameter(rows, &HashMap::new());
+        let statement = WRITE_EVENTS.with([rows.as_str().into()]);
+        self.execute(statement).await.map(drop)
+    }
+
+    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<Vec<Row>> {
         let offline_messages: Vec<_> = rows.iter().map(offline_message).collect();
         let offline_messages = json!(offline_messages).to_string();
         let parameter = || offline_messages.as_str().into();
-        self.execute(INSERT_DISCONNECTED_CLIENTS.with([parameter()]))
+        let ended_connections = self
+            .fetch_all(INSERT_DISCONNECTED_CLIENTS.with([parameter()]))
             .await?;
-        let ended_connections = self.execute(DELETE_CONNECTIONS.with([parameter()])).await?;
+        self.execute(DELETE_CONNECTIONS.with([parameter()])).await?;
         for statement in [
             STORE_OVERRULED_OFFLINE_MESSAGES,
             UPDATE_DISCONNECTED_CLIENTS,
@@ -271,7 +382,8 @@ fn offline_message(end: &ConnectionEnd) -> serde_json::Value {
         end.received_at.offset(),
         session,
         epoch,
-        sequence
+        sequence,
+        end.reason.as_str(),
     ])
 }
 

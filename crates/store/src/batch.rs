@@ -7,9 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use domain::{ClientId, ClientInfo, ClientKind, DialectName, MessageId, Tenant, Timestamp};
+use domain::{
+    ClientId, ClientInfo, ClientKind, DialectName, MessageId, OfflineReason, Tenant, Timestamp,
+};
 
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
+use crate::history::{ContentHashes, HistoryRow, NewEvent};
 use crate::partitions::ReceivedAt;
 use crate::presence::RowVersion;
 
@@ -41,10 +44,53 @@ pub struct ConnectionUpsert {
     /// Time at which the report to inventory was delivered. `None` if the report is still pending, as
     /// in every batch of the recorder. See [`DeliveredReport`].
     pub reported_to_inventory_at: Option<Timestamp>,
-    /// The version of the client's row that the upsert replaces. A store with a search index writes
-    /// nothing if the row has another version, and writes the search index only if the search hash
-    /// changes. `None` if the client had no row, or to replace any version.
-    pub replaced_version: Option<RowVersion>,
+    /// The row that the upsert replaces.
+    pub replaced: ReplacedRow,
+    /// Times and counters of the client's presence.
+    pub presence: PresenceColumns,
+}
+
+/// The row of a client in `connections` that an upsert replaces. If the client has another row, the store
+/// writes nothing and returns [`WriteOutcome::Conflict`](crate::WriteOutcome::Conflict).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplacedRow {
+    /// The client has no row.
+    Absent,
+    /// The row has this version. A store with a search index writes the index only if the search hash
+    /// changes.
+    Version(RowVersion),
+    /// Any row, or none. The recorder does not use this value.
+    Any,
+}
+
+/// The times and counters of a client's presence, in `connections` and `disconnected_clients`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PresenceColumns {
+    /// Time at which the connection became visible to the organization. `None` in rows of earlier
+    /// versions.
+    pub connected_since: Option<Timestamp>,
+    /// Receive time of the latest message. `None` in rows of earlier versions.
+    pub last_seen: Option<Timestamp>,
+    /// Number of times the client has connected again since it was first seen in its organization.
+    pub reconnects: u64,
+    /// Number of reconnects since `hourly_reconnects_since`.
+    pub hourly_reconnects: u64,
+    /// Time of the first reconnect that `hourly_reconnects` counts. At most one hour before the latest
+    /// reconnect.
+    pub hourly_reconnects_since: Option<Timestamp>,
+    /// Number of all transitions, including those without a history row.
+    pub transition_count: u64,
+    /// Hashes of the content that the client sent. `None` in rows of earlier versions.
+    pub content_hashes: Option<ContentHashes>,
+}
+
+/// A client that sent a message, but whose row does not change otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastSeen {
+    /// Client id.
+    pub client_id: ClientId,
+    /// Receive time of the latest message.
+    pub at: Timestamp,
 }
 
 /// A heartbeat to record.
@@ -72,6 +118,8 @@ pub struct ConnectionEnd {
     pub client_id: ClientId,
     /// Receive time, queue position and ingest stamp of the offline message.
     pub received_at: ReceivedAt,
+    /// Why the client is disconnected.
+    pub reason: OfflineReason,
 }
 
 /// A delivered report to inventory.
@@ -126,6 +174,13 @@ pub struct PresenceBatch {
     /// Reports to inventory that were delivered after an earlier batch. A client can occur more than
     /// once.
     pub delivered_reports: Vec<DeliveredReport>,
+    /// Clients that sent a message and are in no other list.
+    pub last_seen: Vec<LastSeen>,
+    /// History rows of the transitions that the upserts cause. The store adds the rows of all other
+    /// transitions.
+    pub history: Vec<HistoryRow>,
+    /// Events that the upserts cause. The store adds all other events.
+    pub events: Vec<NewEvent>,
 }
 
 /// The parts of a batch that the database rejected.
@@ -149,16 +204,22 @@ impl PresenceBatch {
             dead_letters,
             dead_letter_limits: _,
             delivered_reports,
+            last_seen,
+            history,
+            events,
         } = self;
         upserts.is_empty()
             && heartbeats.is_empty()
             && connection_ends.is_empty()
             && dead_letters.is_empty()
             && delivered_reports.is_empty()
+            && last_seen.is_empty()
+            && history.is_empty()
+            && events.is_empty()
     }
 
-    /// Returns the number of rows that messages of clients have caused. Delivered reports are not
-    /// counted.
+    /// Returns the number of rows that messages of clients have caused. Delivered reports, history and
+    /// events are not counted.
     #[must_use]
     pub fn message_row_count(&self) -> usize {
         let Self {
@@ -168,8 +229,15 @@ impl PresenceBatch {
             dead_letters,
             dead_letter_limits: _,
             delivered_reports: _,
+            last_seen,
+            history: _,
+            events: _,
         } = self;
-        upserts.len() + heartbeats.len() + connection_ends.len() + dead_letters.len()
+        last_seen.len()
+            + upserts.len()
+            + heartbeats.len()
+            + connection_ends.len()
+            + dead_letters.len()
     }
 
     /// Splits a batch into smaller batches, to find a row that the database rejects.
@@ -216,6 +284,9 @@ impl PresenceBatch {
             dead_letters,
             dead_letter_limits: _,
             delivered_reports: _,
+            last_seen,
+            history,
+            events,
         } = self;
         let upsert_clients = upserts.iter().map(|row| Some(row.client_id.clone()));
         let heartbeat_clients = heartbeats.iter().map(|row| Some(row.client_id.clone()));
@@ -223,9 +294,15 @@ impl PresenceBatch {
             .iter()
             .map(|row| Some(row.client_id.clone()));
         let dead_letter_clients = dead_letters.iter().map(|row| row.client.clone());
+        let seen_clients = last_seen.iter().map(|row| Some(row.client_id.clone()));
+        let history_clients = history.iter().map(|row| Some(row.client_id.clone()));
+        let event_clients = events.iter().map(|row| Some(row.client_id.clone()));
         upsert_clients
             .chain(heartbeat_clients)
             .chain(end_clients)
+            .chain(seen_clients)
+            .chain(history_clients)
+            .chain(event_clients)
             .chain(dead_letter_clients)
             .collect()
     }
@@ -240,12 +317,18 @@ impl PresenceBatch {
             dead_letters,
             dead_letter_limits,
             delivered_reports,
+            last_seen,
+            history,
+            events,
         } = self;
         let is_first = |client: &ClientId| first_half.contains(&Some(client.clone()));
         let upserts = partition(upserts, |row| is_first(&row.client_id));
         let heartbeats = partition(heartbeats, |row| is_first(&row.client_id));
         let connection_ends = partition(connection_ends, |row| is_first(&row.client_id));
         let dead_letters = partition(dead_letters, |row| first_half.contains(&row.client));
+        let last_seen = partition(last_seen, |row| is_first(&row.client_id));
+        let history = partition(history, |row| is_first(&row.client_id));
+        let events = partition(events, |row| is_first(&row.client_id));
         [
             Self {
                 upserts: upserts.0,
@@ -254,6 +337,9 @@ impl PresenceBatch {
                 dead_letters: dead_letters.0,
                 dead_letter_limits,
                 delivered_reports,
+                last_seen: last_seen.0,
+                history: history.0,
+                events: events.0,
             },
             Self {
                 upserts: upserts.1,
@@ -262,6 +348,9 @@ impl PresenceBatch {
                 dead_letters: dead_letters.1,
                 dead_letter_limits,
                 delivered_reports: Vec::new(),
+                last_seen: last_seen.1,
+                history: history.1,
+                events: events.1,
             },
         ]
     }

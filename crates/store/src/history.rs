@@ -1,7 +1,11 @@
 //! Presence history and events: the rows that a presence change adds.
 
-use domain::{ClientId, OfflineReason, OnlineCause, Tenant, Timestamp};
-use serde_json::Value;
+use std::fmt;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use domain::{ClientId, ClientInfo, OfflineReason, OnlineCause, Tenant, Timestamp};
 
 /// A change of a client's presence, as its organization sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +52,15 @@ pub struct HistoryRow {
     pub transition: Transition,
 }
 
+impl HistoryRow {
+    /// Returns the organization id. Empty for a tenantless client.
+    #[must_use]
+    pub fn org_id(&self) -> &str {
+        let tenant = self.tenant.as_ref();
+        tenant.map_or("", |tenant| tenant.org_id.as_str())
+    }
+}
+
 /// An event that is written in the transaction of its cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
@@ -61,6 +74,173 @@ pub struct NewEvent {
     pub event_type: &'static str,
     /// The fields that only this type of event has, as a JSON object.
     pub data: Value,
-    /// The dispatchers before the event, if they differ from the dispatchers in `data`.
-    pub previous_dispatchers: Option<Value>,
+    /// Whether the dispatchers have changed. The store then adds the previous dispatchers.
+    pub dispatchers_changed: bool,
+}
+
+/// The data of connection events.
+pub mod event_data {
+    use super::{ClientInfo, OfflineReason, OnlineCause, Value, json};
+
+    /// Type of the event for a connection that became visible.
+    pub const ONLINE: &str = "connection.online";
+    /// Type of the event for a connection whose content changed.
+    pub const UPDATED: &str = "connection.updated";
+    /// Type of the event for a connection that is no longer visible.
+    pub const OFFLINE: &str = "connection.offline";
+
+    /// Returns the data of `connection.online`.
+    #[must_use]
+    pub fn online(info: &ClientInfo, cause: OnlineCause) -> Value {
+        let mut data = content(info);
+        data["cause"] = cause.as_str().into();
+        data
+    }
+
+    /// Returns the data of `connection.updated`. `changed` has the names of the fields that changed.
+    #[must_use]
+    pub fn updated(info: &ClientInfo, changed: &[&str]) -> Value {
+        let mut data = content(info);
+        data["changed"] = changed.into();
+        data
+    }
+
+    /// Returns the data of `connection.offline`.
+    #[must_use]
+    pub fn offline(reason: OfflineReason, connected_seconds: i64, dispatchers: &Value) -> Value {
+        json!({
+            "reason": reason.as_str(),
+            "connected_for": connected_seconds.max(0),
+            "dispatchers": dispatchers,
+        })
+    }
+
+    fn content(info: &ClientInfo) -> Value {
+        json!({
+            "dispatchers": info.dispatchers,
+            "tags": info.tags,
+            "canonical_facts": info.canonical_facts,
+            "client_version": info.client_version,
+        })
+    }
+}
+
+/// Hashes of the content that a client sent. Equal content has equal hashes, in all versions of the
+/// program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContentHashes([u32; 4]);
+
+/// Names of the parts of the content, in the order of the hashes.
+const PARTS: [&str; 4] = ["canonical_facts", "dispatchers", "tags", "client_version"];
+
+/// Position of the dispatchers in [`PARTS`].
+const DISPATCHERS: usize = 1;
+
+impl ContentHashes {
+    /// Computes the hashes of the content.
+    #[must_use]
+    pub fn new(info: &ClientInfo) -> Self {
+        Self([
+            json_hash(&info.canonical_facts),
+            json_hash(&info.dispatchers),
+            json_hash(&info.tags),
+            bytes_hash(info.client_version.as_bytes()),
+        ])
+    }
+
+    /// Parses the text in the database. Returns `None` if the text is invalid.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut hashes = [0; PARTS.len()];
+        if text.len() != 8 * PARTS.len() {
+            return None;
+        }
+        for (index, hash) in hashes.iter_mut().enumerate() {
+            let digits = text.get(8 * index..8 * (index + 1))?;
+            *hash = u32::from_str_radix(digits, 16).ok()?;
+        }
+        Some(Self(hashes))
+    }
+
+    /// Returns the names of the parts that differ.
+    #[must_use]
+    pub fn changed_parts(&self, other: &Self) -> Vec<&'static str> {
+        let parts = PARTS.iter().zip(self.0.iter().zip(other.0));
+        let changed = parts.filter(|(_, (hash, other_hash))| *hash != other_hash);
+        changed.map(|(name, _)| *name).collect()
+    }
+
+    /// Returns whether the dispatchers differ.
+    #[must_use]
+    pub fn dispatchers_differ(&self, other: &Self) -> bool {
+        self.0[DISPATCHERS] != other.0[DISPATCHERS]
+    }
+}
+
+impl fmt::Display for ContentHashes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|hash| write!(f, "{hash:08x}"))
+    }
+}
+
+/// FNV-1a with 32 bits. It is written here, because the hash must never change, and needs no crate.
+struct Fnv(u32);
+
+impl Write for Fnv {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        for byte in bytes {
+            self.0 = (self.0 ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn bytes_hash(bytes: &[u8]) -> u32 {
+    let mut hash = Fnv(0x811c_9dc5);
+    let _ = hash.write(bytes);
+    hash.0
+}
+
+/// Returns the hash of the text of the JSON value. The keys of objects are sorted.
+fn json_hash(value: &Value) -> u32 {
+    let mut hash = Fnv(0x811c_9dc5);
+    // Writing to the hash and serializing a JSON value cannot fail.
+    let _ = serde_json::to_writer(&mut hash, value);
+    hash.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_hashes_name_the_changed_parts_and_have_a_stable_text() {
+        let info = ClientInfo {
+            canonical_facts: json!({"fqdn": "a.example", "bios_uuid": "x"}),
+            dispatchers: json!({"echo": {}}),
+            client_version: "1".to_owned(),
+            ..ClientInfo::default()
+        };
+        let hashes = ContentHashes::new(&info);
+        assert_eq!(hashes.to_string().len(), 32);
+        assert_eq!(ContentHashes::parse(&hashes.to_string()), Some(hashes));
+        assert_eq!(ContentHashes::parse("12"), None);
+        let changed = ContentHashes::new(&ClientInfo {
+            dispatchers: json!({"echo": {"a": 1}}),
+            client_version: "2".to_owned(),
+            ..info.clone()
+        });
+        assert_eq!(
+            hashes.changed_parts(&changed),
+            ["dispatchers", "client_version"]
+        );
+        assert!(hashes.dispatchers_differ(&changed));
+        assert_eq!(hashes.changed_parts(&hashes), Vec::<&str>::new());
+        // The value is stored, so it must be the same in all versions.
+        assert_eq!(bytes_hash(b"a"), 0xe40c_292c);
+    }
 }

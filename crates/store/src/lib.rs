@@ -36,8 +36,8 @@ pub mod sql;
 use std::sync::Arc;
 
 pub use batch::{
-    ConnectionEnd, ConnectionUpsert, DeliveredReport, HeartbeatUpdate, PresenceBatch, SplitBatch,
-    TenantChange,
+    ConnectionEnd, ConnectionUpsert, DeliveredReport, HeartbeatUpdate, LastSeen, PresenceBatch,
+    PresenceColumns, ReplacedRow, SplitBatch, TenantChange,
 };
 pub use bisect::{PartsObserver, RejectedPart, record_batch_in_parts};
 pub use connections::{ConnectionRepository, ConnectionVisitor};
@@ -47,7 +47,7 @@ pub use dead_letters::{
     StoredDeadLetter,
 };
 pub use error::{Result, RowRejection, StoreError};
-pub use history::{HistoryRow, NewEvent, Transition};
+pub use history::{ContentHashes, HistoryRow, NewEvent, Transition, event_data};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
 pub use lookup_queue::{
     ClaimedConnection, ClientDetails, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository,

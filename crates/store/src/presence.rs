@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use domain::{ClientId, MessageId, Tenant, Timestamp};
 
-use crate::batch::PresenceBatch;
+use crate::batch::{PresenceBatch, PresenceColumns};
 use crate::error::Result;
 use crate::partitions::{PartitionLease, QueueTopic, ReceivedAt};
 
@@ -39,6 +39,8 @@ pub struct StoredConnection {
     pub last_heartbeat_at: Option<ReceivedAt>,
     /// Identifies this version of the row.
     pub version: RowVersion,
+    /// Times and counters of the client's presence.
+    pub presence: PresenceColumns,
 }
 
 /// Identifies a version of a row in `connections`. An upsert refers to the version that it replaces.
@@ -63,6 +65,8 @@ pub struct StoredDisconnect {
     pub tenant: Option<Tenant>,
     /// Receive time, queue position and ingest stamp of the offline message.
     pub received_at: ReceivedAt,
+    /// Times and counters of the client's presence.
+    pub presence: PresenceColumns,
 }
 
 /// Outcome of [`PresenceRepository::record_batch`].

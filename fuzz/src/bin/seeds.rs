@@ -140,7 +140,7 @@ fn check_outcome(
 ) -> Result<(), String> {
     let (outcome, reason, handshake_error, heartbeat) = match result {
         Ok(ClientMessage::Online(_)) => (ExpectedOutcome::Online, None, false, false),
-        Ok(ClientMessage::Offline) => (ExpectedOutcome::Offline, None, false, false),
+        Ok(ClientMessage::Offline { .. }) => (ExpectedOutcome::Offline, None, false, false),
         Ok(ClientMessage::Heartbeat | ClientMessage::Response(_)) => {
             (ExpectedOutcome::Ignored, None, false, true)
         }

@@ -8,7 +8,9 @@ use anyhow::Result;
 use domain::{ClientId, ClientInfo, ClientKind, IngestStamp, MessageId, OrgId, Tenant, Timestamp};
 use serde_json::json;
 use sqlx::PgConnection;
-use store::{ConnectionUpsert, QueuePosition, ReceivedAt, TenantChange};
+use store::{
+    ConnectionUpsert, PresenceColumns, QueuePosition, ReceivedAt, ReplacedRow, TenantChange,
+};
 
 use super::ORG_ID;
 
@@ -98,7 +100,8 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: Some(now),
-        replaced_version: None,
+        replaced: ReplacedRow::Any,
+        presence: PresenceColumns::default(),
     }
 }
 

@@ -147,6 +147,7 @@ impl Fixture {
             config: RecorderConfig {
                 max_batch_size: 1000,
                 tenant_lookup_timeout: Duration::from_secs(5),
+                last_seen_interval: Duration::from_mins(5),
                 stale_online_window: Duration::from_mins(10),
                 writers: 1,
                 dead_letter_limits: DeadLetterLimits {

@@ -381,6 +381,7 @@ impl CaseRunner {
             config: RecorderConfig {
                 max_batch_size: 1000,
                 tenant_lookup_timeout: Duration::from_secs(5),
+                last_seen_interval: Duration::from_mins(5),
                 stale_online_window: Duration::from_secs(
                     STALE_ONLINE_WINDOW_SECONDS.unsigned_abs(),
                 ),

@@ -9,14 +9,18 @@ use tokio::time::Instant;
 
 use super::bisect::{self, WriteError, WriteProgress};
 use super::decoded_job::DecodedJob;
-use super::presence::{self, AppliedOnlineMessage, PresenceChange, PresenceSignal, ReplayKind};
+use super::presence::{
+    self, AppliedOnlineMessage, PresenceChange, PresenceRules, PresenceSignal, ReplayKind,
+};
+use super::transitions::{OnlineChange, OnlineRows};
 use super::writer::WriterContext;
 use super::{RecorderDeps, RecorderInput, metrics};
 use domain::{ClientId, Identity, Tenant, Timestamp};
 use protocol::{ClientMessage, ClientTopic, InboundMessage};
 use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, PartitionLease,
-    PresenceBatch, ReceivedAt, RowVersion, StoredState, TenantChange, WriteOutcome,
+    ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, LastSeen,
+    PartitionLease, PresenceBatch, PresenceColumns, ReceivedAt, ReplacedRow, StoredState,
+    TenantChange, WriteOutcome,
 };
 use tenant::{self, MassLossVerdict, TenantLookupOutcome};
 
@@ -186,8 +190,12 @@ pub(super) fn to_presence_signal(
         }),
         // The client may have reconnected after it sent the replayed offline message. The replay
         // must not disconnect the client.
-        ClientMessage::Offline if message.is_operator_replay => None,
-        ClientMessage::Offline => Some(PresenceSignal::Offline { received_at }),
+        ClientMessage::Offline { .. } if message.is_operator_replay => None,
+        ClientMessage::Offline { sent } => Some(PresenceSignal::Offline {
+            received_at,
+            sent,
+            is_last_will: message.is_last_will,
+        }),
         // A replayed heartbeat does not prove that the client is connected now.
         ClientMessage::Heartbeat | ClientMessage::Response(_)
             if message.retained || message.is_operator_replay =>
@@ -209,12 +217,16 @@ async fn build_batch(
     signals: HashMap<ClientId, ClientSignals>,
     now: Timestamp,
 ) -> BatchToWrite {
+    let rules = PresenceRules {
+        stale_online_window: deps.config.stale_online_window,
+        last_seen_interval: deps.config.last_seen_interval,
+    };
     let mut changes = Vec::with_capacity(signals.len());
     for (client, ClientSignals { signals, counted }) in signals {
         let change = presence::apply_signals(
             stored_states.get(&client),
             signals,
-            deps.config.stale_online_window,
+            rules,
             |signal_index, reason| {
                 if signal_index >= counted {
                     metrics::count_ignored_message(&client, reason.as_str());
@@ -252,12 +264,29 @@ async fn build_batch(
             upsert_input_indexes.insert(client.clone(), applied_message.input_index);
             let tenant = tenant
                 .unwrap_or_else(|| tenant_change_from_stored_state(stored_states.get(&client)));
-            let stored_connection = stored_states
-                .get(&client)
-                .and_then(|state| state.connection.as_ref());
-            let replaced_version = stored_connection.map(|connection| connection.version);
+            let stored_state = stored_states.get(&client);
+            let last_heartbeat_at = applied_message.last_heartbeat_at;
+            let received_at = applied_message.received_at.time;
+            let online_rows = OnlineChange {
+                client: &client,
+                info: &applied_message.online.info,
+                stored_state,
+                tenant: tenant_of(&tenant),
+                received_at,
+                last_seen: last_heartbeat_at.map_or(received_at, |it| it.time.max(received_at)),
+                counts: change.transitions,
+            }
+            .rows();
+            let OnlineRows {
+                presence,
+                history,
+                events,
+            } = online_rows;
+            rows.history.extend(history);
+            rows.events.extend(events);
+            let replaced = replaced_row(stored_state);
             let upsert =
-                connection_upsert(deps, &client, *applied_message, tenant, replaced_version);
+                connection_upsert(deps, &client, *applied_message, tenant, replaced, presence);
             rows.upserts.push(upsert);
         } else if let Some(received_at) = change.heartbeat_received_at {
             rows.heartbeats.push(HeartbeatUpdate {
@@ -266,10 +295,17 @@ async fn build_batch(
                 tenant,
             });
         }
-        if let Some(received_at) = change.offline_received_at {
+        if let Some(at) = change.seen_at {
+            rows.last_seen.push(LastSeen {
+                client_id: client.clone(),
+                at,
+            });
+        }
+        if let Some(offline) = change.offline {
             rows.connection_ends.push(ConnectionEnd {
                 client_id: client,
-                received_at,
+                received_at: offline.received_at,
+                reason: offline.reason,
             });
         }
     }
@@ -286,7 +322,8 @@ fn connection_upsert(
     client: &ClientId,
     applied_message: AppliedOnlineMessage,
     tenant: TenantChange,
-    replaced_version: Option<RowVersion>,
+    replaced: ReplacedRow,
+    presence: PresenceColumns,
 ) -> ConnectionUpsert {
     let online = applied_message.online;
     let inventory_eligible = deps.inventory_reporter.as_ref().is_some_and(|inventory| {
@@ -306,7 +343,22 @@ fn connection_upsert(
         received_at: applied_message.received_at,
         last_heartbeat_at: applied_message.last_heartbeat_at,
         tenant,
-        replaced_version,
+        replaced,
+        presence,
+    }
+}
+
+/// Returns the row in `connections` that an upsert of the client replaces.
+fn replaced_row(stored_state: Option<&StoredState>) -> ReplacedRow {
+    let connection = stored_state.and_then(|state| state.connection.as_ref());
+    connection.map_or(ReplacedRow::Absent, |row| ReplacedRow::Version(row.version))
+}
+
+/// Returns the tenant of a client after a change. `None` for a tenantless client.
+fn tenant_of(change: &TenantChange) -> Option<&Tenant> {
+    match change {
+        TenantChange::Found(tenant) | TenantChange::Keep(tenant) => Some(tenant),
+        TenantChange::NotFound(_) | TenantChange::PendingLookup => None,
     }
 }
 

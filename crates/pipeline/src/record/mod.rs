@@ -21,6 +21,7 @@ mod presence;
 mod rejections;
 mod settings;
 mod startup_sweep;
+mod transitions;
 mod writer;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -141,6 +142,9 @@ pub struct RecorderConfig {
     /// An online message is ignored as stale if its `sent` is earlier than the stored `sent` by at
     /// most this duration.
     pub stale_online_window: Duration,
+    /// Minimum time between two writes of the time at which a client was last seen, if nothing else of its
+    /// row changes.
+    pub last_seen_interval: Duration,
     /// Number of concurrent writers. With more than one, there is an additional writer for the slow
     /// topic.
     pub writers: usize,

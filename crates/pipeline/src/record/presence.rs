@@ -79,6 +79,10 @@ pub(super) enum PresenceSignal {
     },
     Offline {
         received_at: ReceivedAt,
+        /// The `sent` of the message.
+        sent: Option<Timestamp>,
+        /// Whether the embedded broker published the message as a last will.
+        is_last_will: bool,
     },
     /// The embedded broker closed the client's last connection.
     ConnectionClosed {
@@ -112,13 +116,35 @@ pub(super) struct PresenceChange {
     /// Receive time of the heartbeat that keeps the client connected or reconnects the client.
     /// `None` if the batch contains no such heartbeat, or if `upsert` contains its receive time.
     pub heartbeat_received_at: Option<ReceivedAt>,
-    /// Receive time of the client's offline message. `None` if the client's last presence message
-    /// is not an offline message of this batch.
-    pub offline_received_at: Option<ReceivedAt>,
+    /// The client's offline message. `None` if the client's last presence message is not an offline
+    /// message of this batch.
+    pub offline: Option<AppliedOfflineMessage>,
     /// Whether to look up the client's tenant. Only a client that is connected after the batch
     /// needs a lookup. The client must also have sent an online message in the batch, or have been
     /// disconnected before the batch.
     pub needs_tenant_lookup: bool,
+    /// Receive time of the latest heartbeat of a client that was connected already, if the stored time
+    /// at which the client was last seen is old enough to be replaced. `None` if another change of
+    /// the row replaces the time.
+    pub seen_at: Option<Timestamp>,
+    /// Transitions of the client that precede the row in `upsert`.
+    pub transitions: TransitionCounts,
+}
+
+/// Number of changes between connected and disconnected.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct TransitionCounts {
+    /// Number of changes in both directions.
+    pub all: u64,
+    /// Number of changes from disconnected to connected.
+    pub connects: u64,
+}
+
+/// An offline message that was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct AppliedOfflineMessage {
+    pub received_at: ReceivedAt,
+    pub reason: OfflineReason,
 }
 
 /// An online message that was applied.
@@ -178,19 +204,31 @@ impl IgnoreReason {
     }
 }
 
+/// Settings of the presence rules.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PresenceRules {
+    /// See rule 7 in the module documentation.
+    pub stale_online_window: Duration,
+    /// Minimum time between two writes of the time at which a client was last seen, if nothing else
+    /// changes.
+    pub last_seen_interval: Duration,
+}
+
 /// Applies a client's messages to its stored state and returns the database changes. Calls
 /// `on_ignored` with the index in `signals` and the reason for each ignored message.
 pub(super) fn apply_signals(
     stored_state: Option<&StoredState>,
     signals: Vec<PresenceSignal>,
-    stale_online_window: Duration,
+    settings: PresenceRules,
     mut on_ignored: impl FnMut(usize, IgnoreReason),
 ) -> PresenceChange {
-    let mut state = PresenceState::new(stored_state, stale_online_window);
+    let mut state = PresenceState::new(stored_state, settings);
     for (index, signal) in signals.into_iter().enumerate() {
+        let was_connected = state.is_connected();
         if let Err(reason) = state.on_signal(signal) {
             on_ignored(index, reason);
         }
+        state.count_transition(was_connected);
     }
     state.into_change()
 }
@@ -221,17 +259,23 @@ struct PresenceState {
     last_heartbeat_at: Option<ReceivedAt>,
     /// Whether the client was connected before the batch.
     was_connected: bool,
-    stale_online_window: Duration,
+    /// Stored time at which the client was last seen.
+    last_seen: Option<Timestamp>,
+    /// Receive time of the latest heartbeat that was ignored, because the client is connected already.
+    ignored_heartbeat_at: Option<Timestamp>,
+    transitions: TransitionCounts,
+    settings: PresenceRules,
     /// The last applied online message of this batch.
     upsert: Option<Box<AppliedOnlineMessage>>,
-    /// Whether the last presence message is an offline message of this batch.
-    has_new_offline_message: bool,
+    /// Why the client is disconnected, if its last presence message is an offline message of this
+    /// batch.
+    new_offline_reason: Option<OfflineReason>,
     /// Whether a heartbeat of this batch was applied.
     has_new_heartbeat: bool,
 }
 
 impl PresenceState {
-    fn new(stored_state: Option<&StoredState>, stale_online_window: Duration) -> Self {
+    fn new(stored_state: Option<&StoredState>, settings: PresenceRules) -> Self {
         let connection = stored_state.and_then(|stored_state| stored_state.connection.as_ref());
         let disconnect = stored_state.and_then(|stored_state| stored_state.disconnect.as_ref());
         let last_online = |message_id: &Option<MessageId>, sent| LastOnlineMessage {
@@ -253,9 +297,12 @@ impl PresenceState {
             },
             last_heartbeat_at: connection.and_then(|row| row.last_heartbeat_at),
             was_connected: connection.is_some(),
-            stale_online_window,
+            last_seen: connection.and_then(|row| row.presence.last_seen),
+            ignored_heartbeat_at: None,
+            transitions: TransitionCounts::default(),
+            settings,
             upsert: None,
-            has_new_offline_message: false,
+            new_offline_reason: None,
             has_new_heartbeat: false,
         }
     }
@@ -297,7 +344,7 @@ impl PresenceState {
                 });
                 self.last_presence_received_at = Some(received_at);
                 self.last_presence_kind = PresenceKind::Online;
-                self.has_new_offline_message = false;
+                self.new_offline_reason = None;
                 self.upsert = Some(Box::new(AppliedOnlineMessage {
                     online: *online,
                     dialect,
@@ -309,12 +356,17 @@ impl PresenceState {
                 }));
                 Ok(())
             }
-            PresenceSignal::Offline { received_at } => {
+            PresenceSignal::Offline {
+                received_at,
+                sent,
+                is_last_will,
+            } => {
                 self.check_not_redelivered(received_at)?;
-                self.on_offline(received_at)
+                let reason = self.offline_reason(received_at, sent, is_last_will);
+                self.on_offline(received_at, reason)
             }
-            PresenceSignal::ConnectionClosed { closed_at, .. } => {
-                self.on_offline(ReceivedAt::from_time(closed_at))
+            PresenceSignal::ConnectionClosed { closed_at, reason } => {
+                self.on_offline(ReceivedAt::from_time(closed_at), reason)
             }
             PresenceSignal::Heartbeat {
                 received_at,
@@ -348,7 +400,8 @@ impl PresenceState {
         }
         let is_stale = client_time.is_some_and(|sent| {
             let earlier_by = last_online.sent.duration_since(sent);
-            earlier_by.is_positive() && earlier_by.unsigned_abs() <= self.stale_online_window
+            earlier_by.is_positive()
+                && earlier_by.unsigned_abs() <= self.settings.stale_online_window
         });
         if is_stale {
             return Err(IgnoreReason::Stale);
@@ -409,7 +462,31 @@ impl PresenceState {
         received_at
     }
 
-    fn on_offline(&mut self, mut received_at: ReceivedAt) -> Result<(), IgnoreReason> {
+    /// Returns why the client is disconnected after an offline message. Only the embedded broker knows
+    /// which message is a last will. A client builds its last will before it connects, so a last will
+    /// from Kafka was sent before the online message.
+    fn offline_reason(
+        &self,
+        received_at: ReceivedAt,
+        sent: Option<Timestamp>,
+        is_last_will: bool,
+    ) -> OfflineReason {
+        let is_sent_before_online = || {
+            let online_sent = self.last_online.as_ref().map(|online| online.sent);
+            received_at.position.is_some() && sent.is_some() && sent < online_sent
+        };
+        if is_last_will || is_sent_before_online() {
+            OfflineReason::Will
+        } else {
+            OfflineReason::Client
+        }
+    }
+
+    fn on_offline(
+        &mut self,
+        mut received_at: ReceivedAt,
+        reason: OfflineReason,
+    ) -> Result<(), IgnoreReason> {
         if self.last_presence_received_at.is_none() {
             return Err(IgnoreReason::NotConnected);
         }
@@ -424,7 +501,7 @@ impl PresenceState {
         }
         self.last_presence_kind = PresenceKind::Offline;
         self.last_presence_received_at = Some(received_at);
-        self.has_new_offline_message = true;
+        self.new_offline_reason = Some(reason);
         if self.is_connected() {
             // The offline message is stored, but a later heartbeat keeps the client connected.
             return Err(IgnoreReason::Superseded);
@@ -444,6 +521,7 @@ impl PresenceState {
         // still deliver an offline message with an earlier receive time. The stored heartbeat then
         // keeps the client connected.
         if !from_answers_topic && self.is_connected() {
+            self.ignored_heartbeat_at = self.ignored_heartbeat_at.max(Some(received_at.time));
             return Err(IgnoreReason::AlreadyConnected);
         }
         if !from_answers_topic {
@@ -462,8 +540,34 @@ impl PresenceState {
         Ok(())
     }
 
+    /// Counts a change between connected and disconnected.
+    fn count_transition(&mut self, was_connected: bool) {
+        let is_connected = self.is_connected();
+        self.transitions.all += u64::from(is_connected != was_connected);
+        self.transitions.connects += u64::from(is_connected && !was_connected);
+    }
+
+    /// Returns the time to store as the time at which the client was last seen.
+    fn seen_at(&self) -> Option<Timestamp> {
+        let seen_at = self.ignored_heartbeat_at?;
+        let is_due = self.last_seen.is_none_or(|last_seen| {
+            let age = seen_at.duration_since(last_seen);
+            age.is_positive() && age.unsigned_abs() >= self.settings.last_seen_interval
+        });
+        let is_row_unchanged =
+            self.upsert.is_none() && !self.has_new_heartbeat && self.new_offline_reason.is_none();
+        (is_due && is_row_unchanged).then_some(seen_at)
+    }
+
     fn into_change(self) -> PresenceChange {
         let is_connected = self.is_connected();
+        let seen_at = self.seen_at();
+        let offline = self.last_presence_received_at.zip(self.new_offline_reason);
+        let mut transitions = self.transitions;
+        if !is_connected && self.upsert.is_some() {
+            // The statement that ends the connection counts the last transition.
+            transitions.all = transitions.all.saturating_sub(1);
+        }
         let last_heartbeat_at = self.heartbeat_after_last_presence();
         let has_upsert = self.upsert.is_some();
         let mut upsert = self.upsert;
@@ -474,10 +578,13 @@ impl PresenceState {
             needs_tenant_lookup: is_connected && (has_upsert || !self.was_connected),
             heartbeat_received_at: last_heartbeat_at
                 .filter(|_| self.has_new_heartbeat && is_connected && !has_upsert),
-            offline_received_at: self
-                .last_presence_received_at
-                .filter(|_| self.has_new_offline_message),
+            offline: offline.map(|(received_at, reason)| AppliedOfflineMessage {
+                received_at,
+                reason,
+            }),
             upsert,
+            seen_at,
+            transitions,
         }
     }
 }

@@ -246,6 +246,7 @@ mod tests {
         let end = ConnectionEnd {
             client_id: ClientId::new(client).unwrap(),
             received_at: ReceivedAt::from_time(START),
+            reason: domain::OfflineReason::Client,
         };
         RejectedPart {
             rows: PresenceBatch {

@@ -48,6 +48,7 @@ pub fn recorder_deps(database: Arc<impl FakeDatabase>) -> RecorderDeps {
         config: RecorderConfig {
             max_batch_size: 100,
             tenant_lookup_timeout: Duration::from_secs(1),
+            last_seen_interval: Duration::from_mins(5),
             stale_online_window: Duration::from_mins(10),
             writers: 1,
             dead_letter_limits: DeadLetterLimits {

@@ -141,7 +141,7 @@ mod tests {
         }
         assert_eq!(
             handshake::decode(&offline_message()),
-            Ok(ClientMessage::Offline)
+            Ok(ClientMessage::Offline { sent: None })
         );
         for response in [
             response_message(NOW, "m", "echo", &json!(1)),

@@ -26,7 +26,9 @@ pub fn decode(payload: &[u8]) -> Result<ClientMessage, Rejection> {
     match message_type.as_str() {
         "host-handshake" => Ok(decode_handshake(ClientKind::Host, fields)),
         "proxy-handshake" => Ok(decode_handshake(ClientKind::Proxy, fields)),
-        "offline" => Ok(ClientMessage::Offline),
+        "offline" => Ok(ClientMessage::Offline {
+            sent: json_fields::read_timestamp(&fields, "sent"),
+        }),
         "message-error" => Ok(ClientMessage::Response(ClientResponse::Error {
             response_to: json_fields::take_message_id(&mut fields, "in_response_to")?,
             details: error_details(&fields),
@@ -240,7 +242,10 @@ mod tests {
             json!({"type": "offline", "message_id": "x", "version": 1}),
             json!({"type": "offline", "message_id": [], "sent": 9, "payload": "?"}),
         ] {
-            assert_eq!(decode_json(&offline), Ok(ClientMessage::Offline));
+            assert_eq!(
+                decode_json(&offline),
+                Ok(ClientMessage::Offline { sent: None })
+            );
         }
     }
 

@@ -164,7 +164,7 @@ mod tests {
         }
         assert_eq!(
             decode_control(&offline_message(now)),
-            Ok(ClientMessage::Offline)
+            Ok(ClientMessage::Offline { sent: Some(now) })
         );
         assert!(matches!(
             decode_control(&pong_message(now, "x")),

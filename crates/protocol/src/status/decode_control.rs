@@ -28,7 +28,9 @@ fn decode_connection_status(mut fields: Fields) -> Result<ClientMessage, Rejecti
         return Err(Rejection::invalid_schema("content is not an object"));
     };
     match content.get("state").and_then(Value::as_str) {
-        Some("offline") => Ok(ClientMessage::Offline),
+        Some("offline") => Ok(ClientMessage::Offline {
+            sent: json_fields::read_timestamp(&fields, "sent"),
+        }),
         Some("online") => Ok(ClientMessage::Online(Box::new(OnlineMessage {
             kind: ClientKind::Host,
             message_id: json_fields::take_message_id(&mut fields, "message_id")?,
@@ -43,7 +45,9 @@ fn decode_connection_status(mut fields: Fields) -> Result<ClientMessage, Rejecti
 
 fn decode_event(mut fields: Fields) -> Result<ClientMessage, Rejection> {
     match fields.get("content").and_then(Value::as_str) {
-        Some("disconnect") => Ok(ClientMessage::Offline),
+        Some("disconnect") => Ok(ClientMessage::Offline {
+            sent: json_fields::read_timestamp(&fields, "sent"),
+        }),
         Some("pong") => Ok(ClientMessage::Response(ClientResponse::Pong {
             response_to: json_fields::take_message_id(&mut fields, "response_to")?,
         })),
@@ -138,12 +142,21 @@ mod tests {
     fn all_fields_of_an_offline_message_except_the_state_are_ignored() {
         let last_will = json!({"type": "connection-status", "content": {
             "state": "offline", "dispatchers": null, "canonical_facts": {"insights_id": ""}}});
-        assert_eq!(decode_json(&last_will), Ok(ClientMessage::Offline));
+        assert_eq!(
+            decode_json(&last_will),
+            Ok(ClientMessage::Offline { sent: None })
+        );
         let invalid_fields = json!({"type": "connection-status", "message_id": 7, "sent": [], "content": {
             "state": "offline", "dispatchers": "x", "canonical_facts": 3}});
-        assert_eq!(decode_json(&invalid_fields), Ok(ClientMessage::Offline));
+        assert_eq!(
+            decode_json(&invalid_fields),
+            Ok(ClientMessage::Offline { sent: None })
+        );
         let event = json!({"type": "event", "content": "disconnect"});
-        assert_eq!(decode_json(&event), Ok(ClientMessage::Offline));
+        assert_eq!(
+            decode_json(&event),
+            Ok(ClientMessage::Offline { sent: None })
+        );
     }
 
     #[test]

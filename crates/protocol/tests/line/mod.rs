@@ -45,7 +45,7 @@ impl Dialect for LineDialect {
         match words[..] {
             [""] => Ok(ClientMessage::Ignored),
             ["online", message_id, fqdn] => Ok(decode_online(message_id, fqdn)),
-            ["offline"] => Ok(ClientMessage::Offline),
+            ["offline"] => Ok(ClientMessage::Offline { sent: None }),
             ["heartbeat"] => Ok(ClientMessage::Heartbeat),
             ["pong", response_to] => Ok(ClientMessage::Response(ClientResponse::Pong {
                 response_to: MessageId::new(response_to).ok(),

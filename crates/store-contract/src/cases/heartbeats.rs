@@ -45,6 +45,7 @@ async fn record(store: &TestStore, message: Message) {
         Message::Offline(received_at) => batch.connection_ends.push(ConnectionEnd {
             client_id,
             received_at,
+            reason: domain::OfflineReason::Client,
         }),
     }
     let now = timestamp_at(100);

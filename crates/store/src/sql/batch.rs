@@ -1,17 +1,21 @@
 //! The steps of a transaction that writes a batch, in their order.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 
-use domain::{ClientId, Connection, Timestamp};
+use domain::{ClientId, Connection, OfflineReason, OnlineCause, Timestamp};
 
 use super::query::Query;
-use super::row::{self, ColumnReader};
+use super::row::{self, ColumnReader, EndedConnection, RestoredConnection};
 use super::statements::SharedStatements;
 use crate::batch::{
-    ConnectionEnd, ConnectionUpsert, DeliveredReport, HeartbeatUpdate, PresenceBatch, TenantChange,
+    ConnectionEnd, ConnectionUpsert, DeliveredReport, HeartbeatUpdate, LastSeen, PresenceBatch,
+    TenantChange,
 };
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::error::{Result, StoreError};
+use crate::history::{HistoryRow, NewEvent, Transition, event_data};
 use crate::partitions::{PartitionLease, ReceivedAt};
 use crate::presence::WriteOutcome;
 
@@ -33,7 +37,13 @@ pub trait SqlTransaction: Send + Sized {
     /// No process can acquire one of these partitions until the end of the transaction.
     async fn lock_partitions(&mut self, leases: &[PartitionLease]) -> Result<Vec<Self::Row>>;
 
-    /// Inserts or updates rows in `connections`.
+    /// Returns whether a client of `rows` has another row in `connections` than the one that its upsert
+    /// replaces. A backend whose [`Self::write_upserts`] checks this returns false.
+    async fn has_outdated_rows(&mut self, rows: &[ConnectionUpsert]) -> Result<bool>;
+
+    /// Inserts or updates rows in `connections`, and inserts the history rows and the events that the
+    /// upserts cause. Fails with [`StoreError::OutdatedBatch`] if a client has another row than the one
+    /// that its upsert replaces.
     ///
     /// Three columns of an existing row need special rules:
     /// - `tenant_lookup_failure_count` is reset if the client has a tenant. For a tenantless client,
@@ -41,18 +51,41 @@ pub trait SqlTransaction: Send + Sized {
     /// - `last_heartbeat_at` is kept if the stored heartbeat is later than this online message.
     /// - `stale_timestamp` is kept for a tenantless client, because a tenantless client is never
     ///   reported to inventory.
-    async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()>;
+    async fn write_upserts(
+        &mut self,
+        rows: &[ConnectionUpsert],
+        history: &[HistoryRow],
+        events: &[NewEvent],
+        now: Timestamp,
+    ) -> Result<()>;
 
     /// Applies heartbeats to connected and to disconnected clients. Tries both for each heartbeat,
-    /// because a client can have connected or disconnected after its state was loaded.
-    async fn write_heartbeats(&mut self, rows: &[HeartbeatUpdate], now: Timestamp) -> Result<()>;
+    /// because a client can have connected or disconnected after its state was loaded. Returns the
+    /// restored connections, as they are now: the columns of a tenant, of the client's content, and
+    /// `connected_since` and `transition_count`.
+    async fn write_heartbeats(
+        &mut self,
+        rows: &[HeartbeatUpdate],
+        now: Timestamp,
+    ) -> Result<Vec<Self::Row>>;
 
-    /// Applies offline messages. Returns the number of ended connections.
+    /// Stores the times at which clients were last seen. Never makes a stored time earlier.
+    async fn write_last_seen(&mut self, rows: &[LastSeen]) -> Result<()>;
+
+    /// Applies offline messages. Returns the ended connections, as they are in `disconnected_clients`:
+    /// the columns of a tenant, `dispatchers`, `connected_since`, `disconnected_at` and
+    /// `transition_count`.
     ///
     /// A client with a later heartbeat stays connected, and its row stores the receive time of the
     /// offline message. If a client is already disconnected, its row stores the receive time of the
     /// latest offline message.
-    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<u64>;
+    async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<Vec<Self::Row>>;
+
+    /// Inserts history rows. Replaces a row with the same client and number.
+    async fn write_history(&mut self, rows: &[HistoryRow]) -> Result<()>;
+
+    /// Inserts events, in their order.
+    async fn write_events(&mut self, rows: &[NewEvent]) -> Result<()>;
 
     /// Inserts dead letters. If a message is already stored, updates its row and increments
     /// `occurrences`.
@@ -76,6 +109,7 @@ pub(super) async fn record_batch(
     batch: &PresenceBatch,
     leases: &[PartitionLease],
     now: Timestamp,
+    writes_events: bool,
 ) -> Result<WriteOutcome> {
     let PresenceBatch {
         upserts,
@@ -84,20 +118,34 @@ pub(super) async fn record_batch(
         dead_letters,
         dead_letter_limits,
         delivered_reports,
+        last_seen,
+        history,
+        events,
     } = batch;
     let lost_leases = find_lost_leases(&mut transaction, leases).await?;
     if !lost_leases.is_empty() {
         return Ok(WriteOutcome::Fenced(lost_leases));
     }
     if !upserts.is_empty() {
-        transaction.write_upserts(upserts, now).await?;
+        if transaction.has_outdated_rows(upserts).await? {
+            return Ok(WriteOutcome::Conflict);
+        }
+        let events = if writes_events { &events[..] } else { &[] };
+        transaction
+            .write_upserts(upserts, history, events, now)
+            .await?;
         delete_disconnects(&mut transaction, statements, upserts).await?;
     }
     if !heartbeats.is_empty() {
-        transaction.write_heartbeats(heartbeats, now).await?;
+        let restored = transaction.write_heartbeats(heartbeats, now).await?;
+        record_restored(&mut transaction, &restored, writes_events).await?;
+    }
+    if !last_seen.is_empty() {
+        transaction.write_last_seen(last_seen).await?;
     }
     if !connection_ends.is_empty() {
-        transaction.write_connection_ends(connection_ends).await?;
+        let ended = transaction.write_connection_ends(connection_ends).await?;
+        record_ended(&mut transaction, connection_ends, &ended, writes_events).await?;
     }
     if !dead_letters.is_empty() {
         transaction.write_dead_letters(dead_letters).await?;
@@ -111,6 +159,105 @@ pub(super) async fn record_batch(
     }
     transaction.commit().await?;
     Ok(WriteOutcome::Committed)
+}
+
+/// Writes the history and the events of connections that heartbeats have restored.
+async fn record_restored<T: SqlTransaction>(
+    transaction: &mut T,
+    rows: &[T::Row],
+    writes_events: bool,
+) -> Result<()> {
+    let cause = OnlineCause::Heartbeat;
+    let mut history = Vec::with_capacity(rows.len());
+    let mut events = Vec::new();
+    for row in rows {
+        let RestoredConnection {
+            client_id,
+            tenant,
+            transition_count,
+            connected_since,
+            info,
+        } = row::restored_connection(row)?;
+        if let Some(tenant) = tenant.clone().filter(|_| writes_events) {
+            events.push(NewEvent {
+                client_id: client_id.clone(),
+                tenant,
+                at: connected_since,
+                event_type: event_data::ONLINE,
+                data: event_data::online(&info, cause),
+                dispatchers_changed: false,
+            });
+        }
+        history.push(HistoryRow {
+            client_id,
+            number: transition_count,
+            at: connected_since,
+            tenant,
+            transition: Transition::Online(cause),
+        });
+    }
+    write_history_and_events(transaction, &history, &events).await
+}
+
+/// Writes the history and the events of ended connections.
+async fn record_ended<T: SqlTransaction>(
+    transaction: &mut T,
+    ends: &[ConnectionEnd],
+    rows: &[T::Row],
+    writes_events: bool,
+) -> Result<()> {
+    let reasons: HashMap<&ClientId, OfflineReason> = ends
+        .iter()
+        .map(|end| (&end.client_id, end.reason))
+        .collect();
+    let mut history = Vec::with_capacity(rows.len());
+    let mut events = Vec::new();
+    for row in rows {
+        let EndedConnection {
+            client_id,
+            tenant,
+            transition_count,
+            connected_since,
+            disconnected_at,
+            dispatchers,
+        } = row::ended_connection(row)?;
+        let Some(reason) = reasons.get(&client_id).copied() else {
+            continue;
+        };
+        if let Some(tenant) = tenant.clone().filter(|_| writes_events) {
+            let connected_for = disconnected_at.duration_since(connected_since);
+            events.push(NewEvent {
+                client_id: client_id.clone(),
+                tenant,
+                at: disconnected_at,
+                event_type: event_data::OFFLINE,
+                data: event_data::offline(reason, connected_for.as_secs(), &dispatchers),
+                dispatchers_changed: false,
+            });
+        }
+        history.push(HistoryRow {
+            client_id,
+            number: transition_count,
+            at: disconnected_at,
+            tenant,
+            transition: Transition::Offline(reason),
+        });
+    }
+    write_history_and_events(transaction, &history, &events).await
+}
+
+async fn write_history_and_events(
+    transaction: &mut impl SqlTransaction,
+    history: &[HistoryRow],
+    events: &[NewEvent],
+) -> Result<()> {
+    if !history.is_empty() {
+        transaction.write_history(history).await?;
+    }
+    if !events.is_empty() {
+        transaction.write_events(events).await?;
+    }
+    Ok(())
 }
 
 /// Returns the leases whose epoch is not the current epoch of the partition.
@@ -190,6 +337,8 @@ pub(super) async fn mark_disconnected(
     mut transaction: impl SqlTransaction,
     statements: &SharedStatements,
     connection: &Connection,
+    reason: OfflineReason,
+    writes_events: bool,
 ) -> Result<bool> {
     let client = &connection.client_id;
     let query = statements.current_connection.with([client.into()]);
@@ -205,8 +354,12 @@ pub(super) async fn mark_disconnected(
             let end = ConnectionEnd {
                 client_id: client.clone(),
                 received_at: ReceivedAt::from_time(time),
+                reason,
             };
-            transaction.write_connection_ends(&[end]).await? > 0
+            let ends = [end];
+            let ended = transaction.write_connection_ends(&ends).await?;
+            record_ended(&mut transaction, &ends, &ended, writes_events).await?;
+            !ended.is_empty()
         }
         // Does not end connections, because the client can connect at this moment.
         None => {

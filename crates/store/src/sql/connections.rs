@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use async_trait::async_trait;
 
-use domain::{ClientId, Connection, OrgId};
+use domain::{ClientId, Connection, OfflineReason, OrgId};
 
 use super::{Access, ColumnReader, RowPage, SqlDatabase, batch, fetch_optional, row};
 use crate::connections::{ConnectionRepository, ConnectionVisitor};
@@ -79,7 +79,17 @@ impl<D: SqlDatabase> ConnectionRepository for D {
     }
 
     async fn mark_disconnected(&self, connection: &Connection) -> Result<bool> {
-        batch::mark_disconnected(self.begin().await?, self.statements(), connection).await
+        let transaction = self.begin().await?;
+        let writes_events = self.writes_events();
+        let reason = OfflineReason::Disconnected;
+        batch::mark_disconnected(
+            transaction,
+            self.statements(),
+            connection,
+            reason,
+            writes_events,
+        )
+        .await
     }
 }
 

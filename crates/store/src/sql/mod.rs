@@ -43,8 +43,8 @@ pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
 pub use row::{
     ColumnReader, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS,
-    PRESENCE_STAMP_COLUMNS, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_STAMP, invalid_json,
-    timestamp_from_micros,
+    PRESENCE_COLUMNS, PRESENCE_STAMP_COLUMNS, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_COLUMNS,
+    REPLACE_PRESENCE_STAMP, invalid_json, timestamp_from_micros,
 };
 pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
 
@@ -110,6 +110,9 @@ pub trait SqlDatabase: Send + Sync + 'static {
     ) -> Result<bool> {
         Ok(false)
     }
+
+    /// Returns whether transactions write events (`events.enabled`).
+    fn writes_events(&self) -> bool;
 
     /// Starts a transaction that can write.
     async fn begin(&self) -> Result<Self::Transaction>;

@@ -38,7 +38,9 @@ impl<D: SqlDatabase> PresenceRepository for D {
             if self.record_in_one_statement(batch, leases, now).await? {
                 return Ok(WriteOutcome::Committed);
             }
-            batch::record_batch(self.begin().await?, self.statements(), batch, leases, now).await
+            let (transaction, statements) = (self.begin().await?, self.statements());
+            let writes_events = self.writes_events();
+            batch::record_batch(transaction, statements, batch, leases, now, writes_events).await
         };
         match record.await {
             Err(StoreError::OutdatedBatch) => Ok(WriteOutcome::Conflict),

@@ -6,8 +6,10 @@ use serde_json::Value;
 use domain::{ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, OrgId, Tenant};
 use domain::{IngestStamp, Timestamp};
 
+use crate::batch::PresenceColumns;
 use crate::dead_letters::StoredDeadLetter;
 use crate::error::{Result, StoreError};
+use crate::history::ContentHashes;
 use crate::ingest_epochs::IngestEpoch;
 use crate::lookup_queue::{ClaimedConnection, ClientDetails, TenantlessClient, TenantlessCounts};
 use crate::partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
@@ -128,6 +130,17 @@ pub const REPLACE_ONLINE_MESSAGE: &str = "dialect = excluded.dialect, kind = exc
 /// Columns that contain the ingest stamp of the latest presence message, in `connections` and in
 /// `disconnected_clients`.
 pub const PRESENCE_STAMP_COLUMNS: &str = "presence_session, presence_epoch, presence_sequence";
+
+/// Columns that contain [`PresenceColumns`], in `connections` and in `disconnected_clients`.
+pub const PRESENCE_COLUMNS: &str = "connected_since, last_seen, reconnects, hourly_reconnects, \
+     hourly_reconnects_since, transition_count, content_hashes";
+
+/// Assignments that replace [`PRESENCE_COLUMNS`] by the values of an `INSERT`.
+pub const REPLACE_PRESENCE_COLUMNS: &str = "connected_since = excluded.connected_since, \
+     last_seen = excluded.last_seen, reconnects = excluded.reconnects, \
+     hourly_reconnects = excluded.hourly_reconnects, \
+     hourly_reconnects_since = excluded.hourly_reconnects_since, \
+     transition_count = excluded.transition_count, content_hashes = excluded.content_hashes";
 
 /// Columns that contain the ingest stamp of the latest heartbeat, in `connections`.
 pub const HEARTBEAT_STAMP_COLUMNS: &str = "heartbeat_session, heartbeat_epoch, heartbeat_sequence";
@@ -294,6 +307,7 @@ pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> 
                 updated_at: row.timestamp("updated_at")?,
                 search_hash: row.optional_integer("search_hash")?,
             },
+            presence: presence_columns(row)?,
         });
     } else {
         state.disconnect = Some(StoredDisconnect {
@@ -301,9 +315,64 @@ pub(super) fn add_to_state(state: &mut StoredState, row: &impl ColumnReader) -> 
             message_sent_at,
             tenant,
             received_at,
+            presence: presence_columns(row)?,
         });
     }
     Ok(())
+}
+
+/// Reads the columns in [`PRESENCE_COLUMNS`].
+fn presence_columns(row: &impl ColumnReader) -> Result<PresenceColumns> {
+    let content_hashes = row.optional_text("content_hashes")?;
+    Ok(PresenceColumns {
+        connected_since: row.optional_timestamp("connected_since")?,
+        last_seen: row.optional_timestamp("last_seen")?,
+        reconnects: row.count("reconnects")?,
+        hourly_reconnects: row.count("hourly_reconnects")?,
+        hourly_reconnects_since: row.optional_timestamp("hourly_reconnects_since")?,
+        transition_count: row.count("transition_count")?,
+        content_hashes: content_hashes.as_deref().and_then(ContentHashes::parse),
+    })
+}
+
+/// A connection that an offline message or a caller has ended.
+pub(super) struct EndedConnection {
+    pub client_id: ClientId,
+    pub tenant: Option<Tenant>,
+    pub transition_count: u64,
+    pub connected_since: Timestamp,
+    pub disconnected_at: Timestamp,
+    pub dispatchers: Value,
+}
+
+pub(super) fn ended_connection(row: &impl ColumnReader) -> Result<EndedConnection> {
+    Ok(EndedConnection {
+        client_id: client_id(row)?,
+        tenant: optional_tenant(row)?,
+        transition_count: row.count("transition_count")?,
+        connected_since: row.timestamp("connected_since")?,
+        disconnected_at: row.timestamp("disconnected_at")?,
+        dispatchers: row.json("dispatchers")?,
+    })
+}
+
+/// A connection that a heartbeat has restored, or whose tenant was found.
+pub(super) struct RestoredConnection {
+    pub client_id: ClientId,
+    pub tenant: Option<Tenant>,
+    pub transition_count: u64,
+    pub connected_since: Timestamp,
+    pub info: ClientInfo,
+}
+
+pub(super) fn restored_connection(row: &impl ColumnReader) -> Result<RestoredConnection> {
+    Ok(RestoredConnection {
+        client_id: client_id(row)?,
+        tenant: optional_tenant(row)?,
+        transition_count: row.count("transition_count")?,
+        connected_since: row.timestamp("connected_since")?,
+        info: client_info(row)?,
+    })
 }
 
 /// Reads the latest heartbeat. A stamp without a time is outdated: a process that does not know the

@@ -8,7 +8,7 @@
 use const_format::concatcp;
 
 use super::query::Statement;
-use super::row::ONLINE_MESSAGE_COLUMNS;
+use super::row::{ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS};
 
 /// Fragments of SQL that differ between databases.
 #[derive(Debug, Clone, Copy)]
@@ -113,13 +113,14 @@ shared_statements! {
                 COALESCE(offline_received_at, online_received_at) AS presence_received_at,
                 queue_topic, queue_partition, queue_offset, presence_session, presence_epoch,
                 presence_sequence, last_heartbeat_at, heartbeat_session, heartbeat_epoch,
-                heartbeat_sequence, offline_received_at, updated_at, {search_hash} AS search_hash
+                heartbeat_sequence, offline_received_at, updated_at, {search_hash} AS search_hash,
+                {PRESENCE_COLUMNS}
            FROM connections WHERE client_id {is_listed}
           UNION ALL
          SELECT 0, client_id, org_id, account, message_id, message_sent,
                 disconnected_at, queue_topic, queue_partition, queue_offset, presence_session,
                 presence_epoch, presence_sequence, NULL, NULL, NULL, NULL, NULL,
-                NULL, NULL
+                NULL, NULL, {PRESENCE_COLUMNS}
            FROM disconnected_clients WHERE client_id {is_listed}";
 
     /// Parameters: session, holder.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use domain::{ClientId, ClientInfo, ClientKind, MessageId, Timestamp};
 use jobs::{LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason};
 use serde_json::json;
-use store::{ConnectionUpsert, PresenceBatch, ReceivedAt, TenantChange};
+use store::{
+    ConnectionUpsert, PresenceBatch, PresenceColumns, ReceivedAt, ReplacedRow, TenantChange,
+};
 use tenant::TenantLookupOutcome;
 
 use super::{FakeTenantLookup, UpdaterFixture, each_store, tenant, timestamp_at};
@@ -74,7 +76,8 @@ fn host_upsert(
         tenant,
         inventory_eligible: true,
         reported_to_inventory_at,
-        replaced_version: None,
+        replaced: ReplacedRow::Any,
+        presence: PresenceColumns::default(),
     }
 }
 

@@ -198,6 +198,7 @@ async fn offline_message_is_recorded_for_migrated_rows_that_contain_nulls() {
             .map(|name| ConnectionEnd {
                 client_id: client(name),
                 received_at: ReceivedAt::from_time(now),
+                reason: domain::OfflineReason::Client,
             })
             .collect(),
         ..PresenceBatch::default()

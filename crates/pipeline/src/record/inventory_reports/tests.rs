@@ -8,7 +8,7 @@ use super::*;
 use domain::{ClientInfo, ClientKind, Identity, OrgId, Tenant};
 use integrations::inventory::message::ReportPolicy;
 use integrations::inventory::sink::InventorySink;
-use store::{ReceivedAt, TenantChange};
+use store::{PresenceColumns, ReceivedAt, ReplacedRow, TenantChange};
 
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -141,7 +141,8 @@ fn upsert(client_id: &str, fact_bytes: usize) -> ConnectionUpsert {
         }),
         inventory_eligible: true,
         reported_to_inventory_at: None,
-        replaced_version: None,
+        replaced: ReplacedRow::Any,
+        presence: PresenceColumns::default(),
     }
 }
 

@@ -3,9 +3,12 @@
 use super::*;
 use domain::{ClientInfo, ClientKind, IngestStamp};
 use serde_json::json;
-use store::{QueuePosition, RowVersion, StoredConnection, StoredDisconnect};
+use store::{PresenceColumns, QueuePosition, RowVersion, StoredConnection, StoredDisconnect};
 
-const STALE_ONLINE_WINDOW: Duration = Duration::from_mins(10);
+const RULES: PresenceRules = PresenceRules {
+    stale_online_window: Duration::from_mins(10),
+    last_seen_interval: Duration::from_mins(5),
+};
 
 /// Returns the time that is `second` seconds after an arbitrary start time.
 fn time_at(second: i64) -> Timestamp {
@@ -66,8 +69,8 @@ fn with_queue_position(
     topic: Option<i64>,
     offset: i64,
 ) -> PresenceSignal {
-    if let PresenceSignal::Online { received_at, .. } | PresenceSignal::Offline { received_at } =
-        &mut signal
+    if let PresenceSignal::Online { received_at, .. }
+    | PresenceSignal::Offline { received_at, .. } = &mut signal
     {
         received_at.position = Some(QueuePosition {
             topic,
@@ -81,6 +84,14 @@ fn with_queue_position(
 fn offline_signal(received_at_seconds: i64) -> PresenceSignal {
     PresenceSignal::Offline {
         received_at: received_from_broker_at(received_at_seconds),
+        sent: None,
+        is_last_will: false,
+    }
+}
+
+impl PresenceChange {
+    fn offline_received_at(&self) -> Option<ReceivedAt> {
+        self.offline.map(|offline| offline.received_at)
     }
 }
 
@@ -111,6 +122,10 @@ fn connected_state(message_id: &str, sent_second: i64) -> StoredState {
                 updated_at: time_at(sent_second),
                 search_hash: None,
             },
+            presence: PresenceColumns {
+                last_seen: Some(time_at(sent_second)),
+                ..PresenceColumns::default()
+            },
         }),
         disconnect: None,
     }
@@ -137,6 +152,7 @@ fn disconnected_state(message_id: &str, sent_second: i64, offline_second: i64) -
             message_sent_at: time_at(sent_second),
             tenant: None,
             received_at: received_from_broker_at(offline_second),
+            presence: PresenceColumns::default(),
         }),
     }
 }
@@ -146,14 +162,9 @@ fn apply_to_state(
     signals: &[PresenceSignal],
 ) -> (PresenceChange, Vec<IgnoreReason>) {
     let mut ignore_reasons = Vec::new();
-    let change = apply_signals(
-        stored_state,
-        signals.to_vec(),
-        STALE_ONLINE_WINDOW,
-        |_, reason| {
-            ignore_reasons.push(reason);
-        },
-    );
+    let change = apply_signals(stored_state, signals.to_vec(), RULES, |_, reason| {
+        ignore_reasons.push(reason);
+    });
     (change, ignore_reasons)
 }
 
@@ -162,7 +173,7 @@ fn connecting_message_id_and_sent(change: &PresenceChange) -> (&str, Timestamp) 
     match change {
         PresenceChange {
             upsert: Some(applied),
-            offline_received_at: None,
+            offline: None,
             ..
         } => (
             applied
@@ -259,7 +270,7 @@ fn missing_sent_time_is_replaced_by_the_receive_time() {
 fn offline_message_is_never_stale_and_a_later_online_message_is_applied() {
     let (change, _) = apply_to_state(Some(&connected_state("a", 100)), &[offline_signal(101)]);
     assert_eq!(
-        change.offline_received_at,
+        change.offline_received_at(),
         Some(received_from_broker_at(101))
     );
     let (change, ignore_reasons) = apply_to_state(
@@ -278,9 +289,14 @@ fn redelivery_of_the_last_messages_gives_the_same_state() {
         online_signal("b", Some(2), 2),
         online_signal("c", Some(3), 3),
     ];
-    let (expected, _) = apply_to_state(None, &signals);
+    // The counted transitions differ, because the messages are applied again.
+    let apply = |state: Option<&StoredState>, signals: &[PresenceSignal]| PresenceChange {
+        transitions: TransitionCounts::default(),
+        ..apply_to_state(state, signals).0
+    };
+    let expected = apply(None, &signals);
     for start in 0..signals.len() {
-        let (change, _) = apply_to_state(Some(&connected_state("c", 3)), &signals[start..]);
+        let change = apply(Some(&connected_state("c", 3)), &signals[start..]);
         if change != PresenceChange::default() {
             assert_eq!(change, expected, "redelivered from message {start}");
         }
@@ -291,7 +307,10 @@ fn redelivery_of_the_last_messages_gives_the_same_state() {
 fn online_and_offline_messages_of_one_batch_are_both_written() {
     let (change, _) = apply_to_state(None, &[online_signal("a", Some(1), 1), offline_signal(2)]);
     assert!(change.upsert.is_some());
-    assert_eq!(change.offline_received_at, Some(received_from_broker_at(2)));
+    assert_eq!(
+        change.offline_received_at(),
+        Some(received_from_broker_at(2))
+    );
 }
 
 #[test]
@@ -326,7 +345,10 @@ fn retained_handshake_is_ignored_after_its_connection_has_ended() {
             as_retained_message(online_signal("h1", Some(1), 3)),
         ],
     );
-    assert_eq!(change.offline_received_at, Some(received_from_broker_at(2)));
+    assert_eq!(
+        change.offline_received_at(),
+        Some(received_from_broker_at(2))
+    );
     assert_eq!(ignore_reasons, [IgnoreReason::ReplayOfEndedHandshake]);
 }
 
@@ -364,7 +386,7 @@ fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
         &[offline_signal(90), heartbeat_signal(91)],
     );
     let (offline_at, heartbeat_at) = (
-        change.offline_received_at.unwrap().time,
+        change.offline_received_at().unwrap().time,
         change.heartbeat_received_at.unwrap().time,
     );
     assert!(time_at(100) < offline_at && offline_at < heartbeat_at);
@@ -372,7 +394,7 @@ fn messages_without_a_queue_position_stay_in_order_if_the_clock_is_set_back() {
         Some(&connected_state("a", 100)),
         &[online_signal("b", None, 90), offline_signal(80)],
     );
-    assert!(change.offline_received_at.unwrap().time > change.upsert.unwrap().received_at.time);
+    assert!(change.offline_received_at().unwrap().time > change.upsert.unwrap().received_at.time);
 }
 
 #[test]
@@ -404,7 +426,10 @@ fn heartbeat_reconnects_a_disconnected_client_but_does_not_register_an_unknown_c
         (change.heartbeat_received_at, change.needs_tenant_lookup),
         (Some(received_from_broker_at(9)), false)
     );
-    assert_eq!(change.offline_received_at, Some(received_from_broker_at(5)));
+    assert_eq!(
+        change.offline_received_at(),
+        Some(received_from_broker_at(5))
+    );
 }
 
 #[test]
@@ -423,7 +448,7 @@ fn offline_message_without_a_queue_position_ends_a_connection_that_a_heartbeat_r
     // heartbeat.
     let (change, ignore_reasons) = apply_to_state(Some(&stored_state), &[offline_signal(105)]);
     assert_eq!(
-        (change.offline_received_at, change.needs_tenant_lookup),
+        (change.offline_received_at(), change.needs_tenant_lookup),
         (Some(received_from_broker_at(110)), false)
     );
     assert!(ignore_reasons.is_empty());
@@ -435,7 +460,7 @@ fn offline_message_without_a_queue_position_ends_a_connection_that_a_heartbeat_r
         }],
     );
     assert_eq!(
-        change.offline_received_at,
+        change.offline_received_at(),
         Some(received_from_broker_at(120))
     );
 }
@@ -450,7 +475,7 @@ fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
         [offline_at_7, answers_topic_heartbeat_signal(6)],
     ] {
         let (change, _) = apply_to_state(Some(&connected_state("a", 1)), &signals);
-        assert_eq!(change.offline_received_at.unwrap().time, time_at(7));
+        assert_eq!(change.offline_received_at().unwrap().time, time_at(7));
         assert_eq!(
             (change.heartbeat_received_at, change.needs_tenant_lookup),
             (None, false)
@@ -462,7 +487,7 @@ fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
         [offline_at_5.clone(), answers_topic_heartbeat_signal(6)],
     ] {
         let (change, _) = apply_to_state(Some(&connected_state("a", 1)), &signals);
-        assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
+        assert_eq!(change.offline_received_at().unwrap().time, time_at(5));
         assert_eq!(
             (change.heartbeat_received_at, change.needs_tenant_lookup),
             (Some(received_from_broker_at(6)), false)
@@ -480,7 +505,7 @@ fn processing_order_of_a_heartbeat_and_an_offline_message_does_not_matter() {
     // A second offline message is stored, because a heartbeat that was received between the two
     // offline messages must be ignored.
     let (change, _) = apply_to_state(Some(&disconnected_state("a", 1, 2)), &[offline_at_5]);
-    assert_eq!(change.offline_received_at.unwrap().time, time_at(5));
+    assert_eq!(change.offline_received_at().unwrap().time, time_at(5));
 }
 
 #[test]
@@ -544,7 +569,7 @@ fn stamp_at(epoch: i64, position: i64) -> Option<IngestStamp> {
 fn with_stamp(mut signal: PresenceSignal, stamp: Option<IngestStamp>) -> PresenceSignal {
     match &mut signal {
         PresenceSignal::Online { received_at, .. }
-        | PresenceSignal::Offline { received_at }
+        | PresenceSignal::Offline { received_at, .. }
         | PresenceSignal::Heartbeat { received_at, .. } => received_at.stamp = stamp,
         PresenceSignal::ConnectionClosed { .. } => {}
     }
@@ -587,7 +612,7 @@ fn closed_connection_and_operator_replay_have_no_stamp_so_their_times_decide() {
     };
     let (change, _) = apply_to_state(Some(&stored_state), &[closed]);
     assert_eq!(
-        change.offline_received_at,
+        change.offline_received_at(),
         Some(received_from_broker_at(30))
     );
     let replay = with_replay_kind(online_signal("b", None, 5), ReplayKind::RequestedByOperator);
@@ -621,7 +646,7 @@ fn messages_that_a_replaced_ingest_process_writes_late_are_ignored() {
     let (change, ignore_reasons) = apply_to_state(None, &signals[..3]);
     assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
     assert!(
-        change.offline_received_at.is_some(),
+        change.offline_received_at().is_some(),
         "the client stays disconnected"
     );
     let reconnected = signal_at(online_signal("b", None, 30), 5, stamp_at(2, 3));
@@ -629,7 +654,8 @@ fn messages_that_a_replaced_ingest_process_writes_late_are_ignored() {
     let (change, ignore_reasons) = apply_to_state(None, &signals);
     assert_eq!(ignore_reasons, [IgnoreReason::Redelivered]);
     assert_eq!(
-        change.offline_received_at, None,
+        change.offline_received_at(),
+        None,
         "the client stays connected"
     );
 }
@@ -646,7 +672,7 @@ fn a_later_message_with_a_lower_stamp_is_applied() {
     ];
     let (change, ignore_reasons) = apply_to_state(None, &signals);
     assert_eq!(ignore_reasons, []);
-    assert!(change.offline_received_at.is_some());
+    assert!(change.offline_received_at().is_some());
 }
 
 /// The kind of a message in [`every_processing_order_has_the_result_of_the_true_order`].
@@ -684,8 +710,8 @@ fn every_processing_order_has_the_result_of_the_true_order() {
                 let ordered: Vec<_> = order.iter().map(|index| signals[*index].clone()).collect();
                 let (change, _) = apply_to_state(Some(&stored_state), &ordered);
                 let applied = change.upsert.and_then(|upsert| upsert.last_heartbeat_at);
-                let is_connected_after = change.offline_received_at.is_none()
-                    || applied.or(change.heartbeat_received_at).is_some();
+                let is_connected_after =
+                    change.offline.is_none() || applied.or(change.heartbeat_received_at).is_some();
                 assert_eq!(
                     is_connected_after, is_connected,
                     "{kinds:?} in the order {order:?}, second clock {second_clock}"
@@ -731,4 +757,87 @@ fn interleavings(first: &[usize], second: &[usize]) -> Vec<Vec<usize>> {
     let mut orders = prepend(first_head, interleavings(first_tail, second));
     orders.extend(prepend(second_head, interleavings(first, second_tail)));
     orders
+}
+
+#[test]
+fn the_reason_of_an_offline_message_distinguishes_a_last_will() {
+    let state = connected_state("a", 100);
+    let reason_of = |signal: PresenceSignal| {
+        let (change, _) = apply_to_state(Some(&state), &[signal]);
+        change.offline.unwrap().reason
+    };
+    let offline = |sent: Option<i64>, is_last_will, position| {
+        let mut received_at = received_from_broker_at(200);
+        received_at.position = position;
+        PresenceSignal::Offline {
+            received_at,
+            sent: sent.map(time_at),
+            is_last_will,
+        }
+    };
+    let position = Some(QueuePosition {
+        topic: None,
+        partition: 0,
+        offset: 7,
+    });
+    assert_eq!(
+        reason_of(offline(Some(1), false, None)),
+        OfflineReason::Client
+    );
+    assert_eq!(reason_of(offline(Some(1), true, None)), OfflineReason::Will);
+    // Kafka messages: a last will was built before the online message.
+    assert_eq!(
+        reason_of(offline(Some(99), false, position)),
+        OfflineReason::Will
+    );
+    assert_eq!(
+        reason_of(offline(Some(150), false, position)),
+        OfflineReason::Client
+    );
+    assert_eq!(
+        reason_of(offline(None, false, position)),
+        OfflineReason::Client
+    );
+}
+
+#[test]
+fn transitions_are_counted_without_the_last_one_of_a_connection_that_ends() {
+    let counts = |state: Option<&StoredState>, signals: &[PresenceSignal]| {
+        let (change, _) = apply_to_state(state, signals);
+        (change.transitions.all, change.transitions.connects)
+    };
+    let connected = connected_state("a", 1);
+    let disconnected = disconnected_state("a", 1, 2);
+    let online = |id: &str, second| online_signal(id, Some(second), second);
+    assert_eq!(counts(None, &[online("b", 5)]), (1, 1));
+    assert_eq!(counts(Some(&connected), &[online("b", 5)]), (0, 0));
+    assert_eq!(counts(Some(&disconnected), &[online("b", 5)]), (1, 1));
+    let storm = [
+        offline_signal(5),
+        online("b", 6),
+        offline_signal(7),
+        online("c", 8),
+    ];
+    assert_eq!(counts(Some(&connected), &storm), (4, 2));
+    assert_eq!(counts(Some(&connected), &storm[..3]), (2, 1));
+    assert_eq!(
+        counts(Some(&disconnected), &[online("b", 5), offline_signal(6)]),
+        (1, 1)
+    );
+}
+
+#[test]
+fn the_time_of_an_ignored_heartbeat_is_stored_if_the_stored_time_is_old() {
+    let mut state = connected_state("a", 100);
+    let seen_at = |state: &StoredState, second| {
+        let (change, _) = apply_to_state(Some(state), &[heartbeat_signal(second)]);
+        change.seen_at
+    };
+    assert_eq!(seen_at(&state, 399), None);
+    assert_eq!(seen_at(&state, 400), Some(time_at(400)));
+    state.connection.as_mut().unwrap().presence.last_seen = None;
+    assert_eq!(seen_at(&state, 110), Some(time_at(110)));
+    let signals = [heartbeat_signal(500), online_signal("b", Some(501), 501)];
+    let (change, _) = apply_to_state(Some(&state), &signals);
+    assert_eq!(change.seen_at, None);
 }

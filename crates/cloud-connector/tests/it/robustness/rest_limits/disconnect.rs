@@ -17,7 +17,7 @@ use service::settings::SecretString;
 use service::{Health, Supervisor, TaskGroup};
 use store::{
     ConnectionUpsert, HeartbeatUpdate, LookupOutcome, LookupReason, LookupResult, PresenceBatch,
-    ReceivedAt, TenantChange,
+    PresenceColumns, ReceivedAt, ReplacedRow, TenantChange,
 };
 use tenant::{AccountTranslator, TranslationOutcome};
 use test_support::stores::{TestStore, open_sqlite};
@@ -102,7 +102,8 @@ async fn record_online(store: &TestStore, message_id: &str, received_at: Timesta
         tenant: TenantChange::Found(tenant()),
         inventory_eligible: true,
         reported_to_inventory_at: None,
-        replaced_version: None,
+        replaced: ReplacedRow::Any,
+        presence: PresenceColumns::default(),
     };
     let batch = PresenceBatch {
         upserts: vec![upsert],
