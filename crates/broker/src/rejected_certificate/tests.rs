@@ -53,7 +53,7 @@ impl Ca {
         }
     }
 
-    fn revocation_list(&self, serial_number: u64) -> String {
+    fn crl_pem(&self, serial_number: u64) -> String {
         let params = CertificateRevocationListParams {
             this_update: date_time_ymd(2021, 1, 1),
             next_update: date_time_ymd(FAR_FUTURE, 1, 1),
@@ -91,7 +91,7 @@ fn broker_tls(dir: &Path, ca: &Ca, revoked_serial_number: u64) -> Arc<ServerTls>
         certificate: write("server.pem", server.certificate.pem()),
         key: write("server.key", server.key.serialize_pem()),
         client_ca: write("ca.pem", ca.certificate.pem()),
-        crl: write("crl.pem", ca.revocation_list(revoked_serial_number)),
+        crl: write("crl.pem", ca.crl_pem(revoked_serial_number)),
         ..tls_settings()
     };
     Arc::new(read_tls(&settings).unwrap())
