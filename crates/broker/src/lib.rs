@@ -27,6 +27,7 @@ mod packet_reader;
 mod pending_connections;
 mod publish;
 mod recent_rejections;
+mod rejected_certificate;
 mod rejection;
 mod router_shards;
 mod serve_connection;

@@ -20,6 +20,7 @@ use super::connect_packet::{ConnectError, MqttVersion, ReceivedConnect, read_con
 use super::network_stream::NetworkStream;
 use super::packet_reader::{ConnectedClient, PacketReader};
 use super::pending_connections::PendingSlot;
+use super::rejected_certificate::with_rejected_name;
 use super::rejection::{RejectedPeer, RejectionReason, Rejections};
 use super::session::ClientSession;
 use super::stream_handle::StreamHandle;
@@ -40,7 +41,8 @@ const FIRST_BYTE_HTTP_GET: u8 = b'G';
 struct NewConnection {
     state: Arc<BrokerState>,
     peer: SocketAddr,
-    /// The common name of the client certificate. `None` without TLS.
+    /// The common name of the client certificate. `None` without TLS, and until the TLS handshake has
+    /// accepted the certificate or rejected a certificate of a client CA.
     certificate_name: Option<ClientId>,
 }
 
@@ -178,15 +180,17 @@ impl NewConnection {
         tls: &ServerTls,
     ) -> Option<NetworkStream> {
         let timeout = self.state.settings.handshake_timeout.get();
-        let stream = match tokio::time::timeout(timeout, tls.acceptor().accept(stream)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) if error.kind() == ErrorKind::UnexpectedEof => {
+        let handshake = with_rejected_name(tls.acceptor().accept(stream));
+        let stream = match tokio::time::timeout(timeout, handshake).await {
+            Ok((Ok(stream), _)) => stream,
+            Ok((Err(error), _)) if error.kind() == ErrorKind::UnexpectedEof => {
                 // Not logged: health checks of load balancers close the connection at once.
                 Rejections::count(RejectionReason::TlsHandshakeFailed);
                 return None;
             }
-            Ok(Err(error)) => {
+            Ok((Err(error), rejected_name)) => {
                 let detail = error.to_string();
+                self.certificate_name = rejected_name;
                 self.report(RejectionReason::TlsHandshakeFailed, None, Some(&detail));
                 return None;
             }

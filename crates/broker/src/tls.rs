@@ -11,6 +11,7 @@ use rustls::server::{ServerConfig, VerifierBuilderError, WebPkiClientVerifier};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::BrokerTlsSettings;
+use super::rejected_certificate::NamingVerifier;
 use domain::ClientId;
 use network::tls_server::{self as tls, ServerTls, TlsError, unusable_file};
 
@@ -78,7 +79,7 @@ impl TlsFiles {
         ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable_file(CERTIFICATE_SETTING, &self.certificate, &error))?
-            .with_client_cert_verifier(verifier)
+            .with_client_cert_verifier(Arc::new(NamingVerifier::new(verifier)))
             .with_single_cert(chain, private_key)
             .map_err(|error| unusable_file(PRIVATE_KEY_SETTING, &self.private_key, &error))
     }

@@ -98,15 +98,19 @@ fn settings() -> BrokerSettings {
             listen: None,
             path: None,
         },
-        tls: BrokerTlsSettings {
-            listen: None,
-            websocket_listen: None,
-            certificate: None,
-            key: None,
-            client_ca: None,
-            crl: None,
-            reload_interval: timeout,
-        },
+        tls: tls_settings(),
+    }
+}
+
+pub(crate) fn tls_settings() -> BrokerTlsSettings {
+    BrokerTlsSettings {
+        listen: None,
+        websocket_listen: None,
+        certificate: None,
+        key: None,
+        client_ca: None,
+        crl: None,
+        reload_interval: HumanDuration::from(Duration::from_secs(10)),
     }
 }
 
