@@ -20,6 +20,6 @@ pub use ids::{ClientId, InvalidId, MessageId, OrgId};
 pub use ingest_stamp::{IngestStamp, InvalidIngestStamp};
 pub use lookup_status::LookupStatus;
 pub use message::OutgoingMessage;
-pub use presence::{OfflineReason, OnlineCause};
+pub use presence::{BrokerRejection, OfflineReason, OnlineCause};
 pub use reject_reason::RejectReason;
 pub use tenant::Tenant;
