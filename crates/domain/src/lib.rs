@@ -2,6 +2,7 @@
 //!
 //! This module does no I/O. Wire formats belong in `protocol`, and database rows belong in `store`.
 
+pub mod broker_rejection;
 pub mod clock;
 pub mod connection;
 pub mod identity;
@@ -13,6 +14,7 @@ pub mod presence;
 pub mod reject_reason;
 pub mod tenant;
 
+pub use broker_rejection::BrokerRejection;
 pub use clock::{Clock, SystemClock, Timestamp};
 pub use connection::{ClientInfo, ClientKind, Connection, DialectName};
 pub use identity::{Identity, IdentityError};
@@ -20,6 +22,6 @@ pub use ids::{ClientId, InvalidId, MessageId, OrgId};
 pub use ingest_stamp::{IngestStamp, InvalidIngestStamp};
 pub use lookup_status::LookupStatus;
 pub use message::OutgoingMessage;
-pub use presence::{BrokerRejection, OfflineReason, OnlineCause};
+pub use presence::{OfflineReason, OnlineCause};
 pub use reject_reason::RejectReason;
 pub use tenant::Tenant;

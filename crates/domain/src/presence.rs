@@ -1,6 +1,4 @@
-//! Causes of presence changes, and rejections by the broker.
-
-use super::Timestamp;
+//! Causes of presence changes.
 
 /// Declares an enum whose variants have a name in the database and in the API.
 macro_rules! named_causes {
@@ -62,18 +60,6 @@ named_causes! {
         /// The client belongs to another organization now.
         Moved = "moved",
     }
-}
-
-/// A connection, publish or subscription of a client that the embedded broker rejected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokerRejection {
-    /// Name of the reason. It is the label `reason` of the metric
-    /// `cloud_connector_broker_rejections_total`, for example `cn_mismatch`.
-    pub reason: String,
-    /// Address of the rejected peer.
-    pub peer: String,
-    /// Time of the rejection.
-    pub at: Timestamp,
 }
 
 #[cfg(test)]

@@ -17,10 +17,9 @@ async fn find_client_for_org(
     org_id: &str,
     client_id: &str,
 ) -> Option<ClientRecord> {
-    let found = store
-        .clients
-        .find_client_for_org(&org(org_id), &client(client_id));
-    found.await.unwrap()
+    let (org, client) = (org(org_id), client(client_id));
+    let found = store.clients.find_client_for_org(&org, &client).await;
+    found.unwrap()
 }
 
 async fn find_client(store: &TestStore, client_id: &str) -> Option<ClientRecord> {
@@ -199,9 +198,8 @@ async fn insert_numbers(store: &TestStore, client_id: &str, numbers: impl Iterat
 }
 
 async fn list_numbers(store: &TestStore, client_id: &str) -> Vec<u64> {
-    let history = store
-        .clients
-        .list_history(None, &client(client_id), None, 1000);
+    let client = client(client_id);
+    let history = store.clients.list_history(None, &client, None, 1000);
     let entries = history.await.unwrap();
     entries.iter().map(|entry| entry.number).collect()
 }
@@ -221,10 +219,10 @@ pub async fn history_is_listed_newest_first_and_by_organization(store: &TestStor
     }
     insert_numbers(store, "b", 1..3).await;
     let list = async |org_id: Option<&str>, before_number, limit| {
-        let org = org_id.map(org);
+        let (org, client) = (org_id.map(org), client("a"));
         let history = store
             .clients
-            .list_history(org.as_ref(), &client("a"), before_number, limit);
+            .list_history(org.as_ref(), &client, before_number, limit);
         history.await.unwrap()
     };
     let entries = list(None, None, 10).await;
@@ -266,8 +264,9 @@ pub async fn recent_dead_letters_of_a_client_are_listed(store: &TestStore) {
         .await;
     recorded.unwrap();
     let received_times = async |name, limit| {
-        let found = store.clients.recent_dead_letters(&client(name), limit);
-        let found = found.await.unwrap();
+        let client = client(name);
+        let found = store.clients.recent_dead_letters(&client, limit).await;
+        let found = found.unwrap();
         let times = found.iter().map(|dead_letter| dead_letter.last_received);
         times.collect::<Vec<_>>()
     };
