@@ -32,7 +32,7 @@ pub(super) fn suggestion(rejection: &BrokerRejection) -> String {
         ),
         reason if reason.starts_with("tls_") => format!(
             "The TLS handshake of {peer} failed: check that its certificate is valid, not expired, and \
-             issued by a CA in broker.tls.client_ca_file."
+             issued by a CA in broker.tls.client_ca."
         ),
         "rate_limited" => format!(
             "The client connects more often than broker.connect_limit allows, latest from {peer}: find \
