@@ -36,8 +36,8 @@ use axum::middleware::from_fn_with_state;
 pub use axum::Router;
 
 use delivery::Delivery;
-use service::{Health, TaskGroup};
 use domain::{BrokerRejection, Clock};
+use service::{Health, TaskGroup};
 use store::{ClientRepository, ConnectionRepository};
 use tenant::AccountTranslator;
 

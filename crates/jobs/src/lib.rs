@@ -102,7 +102,10 @@ impl PeriodicJobs {
         let deleted = delete_expired_history(&*self.clients, history_before).await;
         log_deleted_rows("expired presence history", &deleted);
         let deleted = trim_history(&*self.clients, self.max_history_per_client).await;
-        log_deleted_rows("presence history above presence.history_per_client", &deleted);
+        log_deleted_rows(
+            "presence history above presence.history_per_client",
+            &deleted,
+        );
     }
 
     async fn enforce_dead_letter_limit(&self, tasks: &TaskGroup) {

@@ -135,7 +135,9 @@ pub(super) async fn details(
 ) -> Result<Json<ConnectionDetails>, ApiError> {
     let client_id = client_id_from_path(path);
     let client_id = ClientId::new(&client_id).map_err(|_| ApiError::no_client())?;
-    let found = state.clients.find_client_for_org(&caller.org_id, &client_id);
+    let found = state
+        .clients
+        .find_client_for_org(&caller.org_id, &client_id);
     let mut record = found.await?.ok_or_else(ApiError::no_client)?;
     let tenant = record.tenant.take().ok_or_else(ApiError::no_client)?;
     Ok(Json(ConnectionDetails::new(tenant, record)))

@@ -159,7 +159,9 @@ impl ClientRepository for LiveClients {
     async fn search_clients(&self, text: &str, limit: u32) -> StoreResult<Vec<ClientRecord>> {
         let records = self.clients.search_clients(text, limit).await?;
         let records = records.into_iter();
-        Ok(records.map(|record| self.with_live_status(record)).collect())
+        Ok(records
+            .map(|record| self.with_live_status(record))
+            .collect())
     }
 
     async fn recent_dead_letters(

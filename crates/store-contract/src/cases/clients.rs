@@ -169,8 +169,16 @@ pub async fn clients_are_found_by_each_of_their_identifiers(store: &TestStore) {
         ),
         with_facts("shared.example", found("1"), json!({"fqdn": 5})),
         with_facts("d", found("1"), json!({"fqdn": "shared.example.com"})),
-        with_facts("long-1", found("1"), json!({"fqdn": format!("{long_name}1")})),
-        with_facts("long-2", found("1"), json!({"fqdn": format!("{long_name}2")})),
+        with_facts(
+            "long-1",
+            found("1"),
+            json!({"fqdn": format!("{long_name}1")}),
+        ),
+        with_facts(
+            "long-2",
+            found("1"),
+            json!({"fqdn": format!("{long_name}2")}),
+        ),
     ];
     record_online(store, upserts).await;
     record_offline(store, &["c"], 5).await;

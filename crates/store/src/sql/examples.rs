@@ -2,8 +2,8 @@
 
 use domain::{ClientId, OrgId, RejectReason, Timestamp};
 
-use super::{clients, dead_letters};
 use super::statements::SharedStatements;
+use super::{clients, dead_letters};
 use crate::dead_letters::DeadLetterFilter;
 use crate::page::ConnectionFilter;
 

@@ -129,7 +129,10 @@ impl ClientFacts<'_> {
             }
             None if self.is_unstable(record) => {
                 let summary = format!("{summary}, after {}.", reconnects(record));
-                (summary, Some(duplicate_id_suggestion(&self.taken_over_peers())))
+                (
+                    summary,
+                    Some(duplicate_id_suggestion(&self.taken_over_peers())),
+                )
             }
             None => {
                 let may_try_to_connect = !matches!(
@@ -198,7 +201,8 @@ impl ClientFacts<'_> {
             } else {
                 "connections with the same client id that replace each other".to_owned()
             };
-            let summary = format!("{summary}, but its connection is unstable: there were {problem}.");
+            let summary =
+                format!("{summary}, but its connection is unstable: there were {problem}.");
             return (summary, Some(duplicate_id_suggestion(&peers)));
         }
         match self.latest_problem_after(since) {
@@ -232,8 +236,7 @@ impl ClientFacts<'_> {
                      reach the client. If the move was not intended, register the machine again with \
                      the right organization."
                 );
-                let summary =
-                    format!("{summary}; it moved from {previous} at {}.", time(entry.at));
+                let summary = format!("{summary}; it moved from {previous} at {}.", time(entry.at));
                 (summary, Some(suggestion))
             }
             None => (summary + ".", None),

@@ -1,123 +1,11 @@
 //! Tests of the summary and the suggestion, one for each cause.
 
-use std::time::Duration;
-
 use super::explanation::{ClientFacts, Explanation, explain};
-use crate::LookupRetries;
-use domain::{
-    BrokerRejection, ClientId, ClientInfo, ClientKind, OfflineReason, OrgId, Tenant, Timestamp,
+use super::test_facts::{
+    connected, dead_letter, disconnected, entry, facts, rejection, seconds_ago, tenantless, text,
 };
-use store::{ClientRecord, ClientStatus, HistoryEntry, StoredDeadLetter};
-
-/// The current time of the tests, in seconds since 1970.
-const NOW: i64 = 1_700_000_000;
-
-fn seconds_ago(seconds: i64) -> Timestamp {
-    Timestamp::from_second(NOW - seconds).unwrap()
-}
-
-/// Returns a time as the sentences contain it.
-fn text(seconds: i64) -> String {
-    seconds_ago(seconds).to_string()
-}
-
-fn org(id: &str) -> OrgId {
-    OrgId::new(id).unwrap()
-}
-
-/// Returns a client of organization 1 that has been connected for 600 seconds.
-fn connected() -> ClientRecord {
-    ClientRecord {
-        client_id: ClientId::new("a").unwrap(),
-        tenant: Some(Tenant {
-            org_id: org("1"),
-            account: String::new(),
-        }),
-        dialect: "status".to_owned().into(),
-        kind: ClientKind::Host,
-        topic_prefix: "p".to_owned(),
-        info: ClientInfo::default(),
-        status: ClientStatus::Connected,
-        connected_since: seconds_ago(600),
-        last_seen: seconds_ago(5),
-        reconnects: 0,
-        hourly_reconnects: 0,
-        hourly_reconnects_since: None,
-        failed_lookups: 0,
-        last_lookup_at: None,
-    }
-}
-
-/// Returns a client of organization 1 that disconnected 300 seconds ago.
-fn disconnected(reason: Option<OfflineReason>) -> ClientRecord {
-    ClientRecord {
-        status: ClientStatus::Disconnected {
-            at: seconds_ago(300),
-            reason,
-        },
-        ..connected()
-    }
-}
-
-/// Returns a connected client without an organization.
-fn tenantless(failed_lookups: u32) -> ClientRecord {
-    ClientRecord {
-        tenant: None,
-        failed_lookups,
-        last_lookup_at: Some(seconds_ago(60)),
-        ..connected()
-    }
-}
-
-fn entry(org_id: &str, seconds: i64, status: &str, reason: &str) -> HistoryEntry {
-    HistoryEntry {
-        number: u64::try_from(NOW - seconds).unwrap(),
-        at: seconds_ago(seconds),
-        org: OrgId::new(org_id).ok(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-    }
-}
-
-fn rejection(reason: &str, seconds: i64) -> BrokerRejection {
-    BrokerRejection {
-        reason: reason.to_owned(),
-        peer: "192.0.2.7:5000".to_owned(),
-        at: seconds_ago(seconds),
-    }
-}
-
-fn dead_letter(seconds: i64) -> StoredDeadLetter {
-    StoredDeadLetter {
-        id: 17,
-        client: ClientId::new("a").ok(),
-        topic: "p/a/control/out".to_owned(),
-        payload: bytes::Bytes::new(),
-        payload_size: 0,
-        sha256: String::new(),
-        reason: "invalid_json".to_owned(),
-        detail: "expected value at line 1".to_owned(),
-        occurrences: 1,
-        first_received: seconds_ago(seconds),
-        last_received: seconds_ago(seconds),
-        replay_requested_at: None,
-    }
-}
-
-/// Returns the facts about a client in embedded mode.
-fn facts(record: Option<&ClientRecord>) -> ClientFacts<'_> {
-    ClientFacts {
-        now: seconds_ago(0),
-        record,
-        history: &[],
-        dead_letters: &[],
-        rejections: Some(&[]),
-        lookup_retries: LookupRetries {
-            max_attempts: 30,
-            retry_interval: Duration::from_mins(30),
-        },
-    }
-}
+use domain::{BrokerRejection, OfflineReason, Timestamp};
+use store::ClientRecord;
 
 /// Checks the summary, and that the suggestion contains a text. Both must be complete sentences.
 #[track_caller]
@@ -127,10 +15,16 @@ fn assert_explained(facts: &ClientFacts<'_>, expected_summary: &str, suggestion_
         suggestion,
     } = explain(facts);
     assert_eq!(summary, expected_summary);
-    assert!(summary.ends_with('.') && !summary.contains(". "), "{summary}");
+    assert!(
+        summary.ends_with('.') && !summary.contains(". "),
+        "{summary}"
+    );
     let suggestion = suggestion.unwrap();
     assert!(suggestion.contains(suggestion_part), "{suggestion}");
-    assert!(suggestion.ends_with('.') && !suggestion.contains("  "), "{suggestion}");
+    assert!(
+        suggestion.ends_with('.') && !suggestion.contains("  "),
+        "{suggestion}"
+    );
 }
 
 #[test]
@@ -190,7 +84,11 @@ fn disconnected_client_is_explained_by_the_reason_of_its_disconnect() {
             "the client moved to another organization",
             "Check the registration",
         ),
-        (None, "the reason was not recorded", "broker.reconnect_grace"),
+        (
+            None,
+            "the reason was not recorded",
+            "broker.reconnect_grace",
+        ),
     ] {
         let record = disconnected(reason);
         let since = text(300);
@@ -238,7 +136,10 @@ fn log_of_an_external_broker_is_suggested_only_where_it_can_help() {
 #[test]
 fn rejection_after_the_disconnect_explains_why_the_client_does_not_return() {
     for (reason, suggestion_part) in [
-        ("cn_mismatch", "common name of the certificate of 192.0.2.7:5000 differ"),
+        (
+            "cn_mismatch",
+            "common name of the certificate of 192.0.2.7:5000 differ",
+        ),
         ("tls_handshake_failed", "broker.tls.client_ca."),
         ("no_common_name", "has no common name"),
         ("rate_limited", "broker.connect_limit"),
@@ -298,7 +199,11 @@ fn many_reconnects_within_an_hour_mean_that_the_client_id_is_used_twice() {
         text(600),
         text(1800)
     );
-    assert_explained(&facts(Some(&unstable)), &summary, "two machines use this client id");
+    assert_explained(
+        &facts(Some(&unstable)),
+        &summary,
+        "two machines use this client id",
+    );
     let disconnected = ClientRecord {
         status: disconnected(Some(OfflineReason::Will)).status,
         ..unstable.clone()
@@ -309,7 +214,11 @@ fn many_reconnects_within_an_hour_mean_that_the_client_id_is_used_twice() {
         text(300),
         text(1800)
     );
-    assert_explained(&facts(Some(&disconnected)), &summary, "two machines use this client id");
+    assert_explained(
+        &facts(Some(&disconnected)),
+        &summary,
+        "two machines use this client id",
+    );
     for stable in [
         ClientRecord {
             hourly_reconnects: 9,
@@ -394,7 +303,11 @@ fn client_that_moved_to_another_organization_names_both() {
         text(600),
         text(601)
     );
-    assert_explained(&moved, &summary, "organization 2 can no longer reach the client");
+    assert_explained(
+        &moved,
+        &summary,
+        "organization 2 can no longer reach the client",
+    );
     let history = [
         entry("1", 600, "online", "connected"),
         entry("1", 650, "offline", "will"),
@@ -467,7 +380,11 @@ fn unknown_client_is_explained_by_its_rejection_or_dead_letter() {
          invalid_json.",
         text(100)
     );
-    assert_explained(&facts, &summary, "its message on the topic p/a/control/out is invalid");
+    assert_explained(
+        &facts,
+        &summary,
+        "its message on the topic p/a/control/out is invalid",
+    );
     let rejections = [rejection("cn_mismatch", 50)];
     facts.rejections = Some(&rejections);
     let summary = format!(

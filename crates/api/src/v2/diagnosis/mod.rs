@@ -5,6 +5,8 @@ mod explanation;
 #[cfg(test)]
 mod explanation_tests;
 mod rejections;
+#[cfg(test)]
+mod test_facts;
 
 use axum::extract::State;
 use axum::extract::rejection::PathRejection;

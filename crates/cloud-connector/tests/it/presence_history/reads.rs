@@ -197,7 +197,12 @@ async fn unknown_foreign_and_tenantless_clients_have_the_same_response(mode: Dep
         "invalid%23id",
         "%00",
     ] {
-        for path in ["", "/history", "/history?limit=0", "/history?cursor=7&limit=2"] {
+        for path in [
+            "",
+            "/history",
+            "/history?limit=0",
+            "/history?cursor=7&limit=2",
+        ] {
             let path = format!("/connections/{client_id}{path}");
             let response = text_response(fixture.tenant_request(&path)).await;
             assert_eq!(response, not_found, "{path}");
@@ -229,11 +234,15 @@ async fn history_rejects_unknown_parameters_and_invalid_cursors(mode: Deployment
     let fixture = Fixture::start(mode).await;
     let history = format!("/connections/{}/history", fixture.own_client_id);
     for (query, detail_part) in [
-        ("?offset=1&limit=5&x=", "unknown query parameter: offset, x;"),
+        (
+            "?offset=1&limit=5&x=",
+            "unknown query parameter: offset, x;",
+        ),
         ("?cursor=x", "cursor must be"),
         ("?limit=-1", "limit must be"),
     ] {
-        let (status, body) = text_response(fixture.tenant_request(&format!("{history}{query}"))).await;
+        let (status, body) =
+            text_response(fixture.tenant_request(&format!("{history}{query}"))).await;
         assert_eq!(status, 400, "{body}");
         let body: Value = serde_json::from_str(&body).unwrap();
         let detail = body["detail"].as_str().unwrap();
