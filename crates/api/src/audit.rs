@@ -1,5 +1,5 @@
-//! The audit log. It contains one line for each request to a v1 management endpoint, and for each
-//! v2 request to ping, check, reconnect or disconnect a client. The audit log does not contain
+//! The audit log. It contains one line for each request to a management endpoint, and for each v2
+//! request to ping, check, reconnect or disconnect a client. The audit log does not contain
 //! requests that were rejected because of invalid credentials, invalid input or a rate limit.
 
 use super::error::ApiError;
@@ -22,7 +22,7 @@ pub(super) struct AuditedAction<'a> {
     /// The tenant: an account number in v1, an organization id in v2. Empty if the action is not
     /// for one tenant.
     pub tenant: &'a str,
-    /// Id of the client that the action is for. Empty if the action is not for one client.
+    /// Id of the client that the action is for. For a search, the searched text. Empty if the action is not for one client.
     pub client_id: &'a str,
 }
 

@@ -178,6 +178,17 @@ impl ApiError {
         (self.status.as_u16(), &self.title)
     }
 
+    /// Returns the 404 error for a client that is not stored, or that does not belong to the
+    /// organization. The error is the same in all cases, so it does not reveal the clients of other
+    /// organizations.
+    pub fn no_client() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "Client not found",
+            "The organization has no client with this id",
+        )
+    }
+
     /// Returns the 404 error for a client that is not connected, or that does not belong to the
     /// organization.
     pub fn no_connection() -> Self {

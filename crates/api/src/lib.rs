@@ -36,8 +36,9 @@ use axum::middleware::from_fn_with_state;
 pub use axum::Router;
 
 use delivery::Delivery;
+use domain::{BrokerRejection, Clock};
 use service::{Health, TaskGroup};
-use store::ConnectionRepository;
+use store::{ClientRepository, ConnectionRepository};
 use tenant::AccountTranslator;
 
 use auth::AuthFailures;
@@ -60,6 +61,15 @@ pub use tls::read_tls;
 pub struct ApiDeps {
     /// Connections of the clients.
     pub connections: Arc<dyn ConnectionRepository>,
+    /// What is stored about each client, connected or not.
+    pub clients: Arc<dyn ClientRepository>,
+    /// Returns the latest rejections of a client id by the embedded broker. `None` with an external
+    /// broker.
+    pub broker_rejections: Option<ListBrokerRejections>,
+    /// When tenantless clients are looked up again.
+    pub lookup_retries: LookupRetries,
+    /// Source of the current time.
+    pub clock: Arc<dyn Clock>,
     /// Sends messages to clients.
     pub delivery: Delivery,
     /// How long an endpoint waits for the broker's acknowledgement. An endpoint may use another
@@ -72,6 +82,18 @@ pub struct ApiDeps {
     /// The group of the tasks that serve HTTP. A request spawns a task here if the task must
     /// continue when the caller closes the connection.
     pub tasks: TaskGroup,
+}
+
+/// Returns the latest rejections of a client id, which may be invalid.
+pub type ListBrokerRejections = Arc<dyn Fn(&str) -> Vec<BrokerRejection> + Send + Sync>;
+
+/// When the jobs look up a tenantless client again.
+#[derive(Debug, Clone, Copy)]
+pub struct LookupRetries {
+    /// Number of failed lookups after which a client is not looked up again.
+    pub max_attempts: u32,
+    /// Minimum time between two lookups of a client.
+    pub retry_interval: Duration,
 }
 
 /// Dependencies and settings of the endpoints.

@@ -40,6 +40,9 @@ pub(super) type Endpoint = UtoipaMethodRouter<SharedState>;
 pub(super) enum EndpointGroup {
     /// v2 endpoints, called on behalf of an organization.
     V2Tenant,
+    /// v2 endpoints for operators. These endpoints may access the clients of any tenant, and clients
+    /// without a tenant.
+    V2Management,
     /// v1 endpoints, called on behalf of an account.
     V1Tenant,
     /// v1 endpoints for operators. These endpoints may access the connections of any tenant.
@@ -47,11 +50,17 @@ pub(super) enum EndpointGroup {
 }
 
 impl EndpointGroup {
-    const ALL: [Self; 3] = [Self::V2Tenant, Self::V1Tenant, Self::V1Management];
+    const ALL: [Self; 4] = [
+        Self::V2Tenant,
+        Self::V2Management,
+        Self::V1Tenant,
+        Self::V1Management,
+    ];
 
     fn tag(self) -> &'static str {
         match self {
             Self::V2Tenant => "v2",
+            Self::V2Management => "v2 management",
             Self::V1Tenant => "v1",
             Self::V1Management => "v1 management",
         }
@@ -60,6 +69,11 @@ impl EndpointGroup {
     fn description(self) -> &'static str {
         match self {
             Self::V2Tenant => "Endpoints for the connections of one organization.",
+            Self::V2Management => {
+                "Endpoints for operators and support, for clients of any organization and clients \
+                 that belong to no organization. They require a key with the scope `management`, or \
+                 an identity of type `Associate`. Each request is written to the audit log."
+            }
             Self::V1Tenant => {
                 "Endpoints for existing v1 callers. An account number identifies the tenant."
             }
@@ -78,7 +92,7 @@ impl EndpointGroup {
         let key = match self {
             Self::V2Tenant => key.add("org-id", no_scopes),
             Self::V1Tenant => key.add("account", no_scopes),
-            Self::V1Management => key,
+            Self::V2Management | Self::V1Management => key,
         };
         vec![key, SecurityRequirement::new("identity", no_scopes)]
     }

@@ -35,25 +35,36 @@ impl PageParams {
     /// titles.
     pub fn from_query(uri: &Uri, error_title: &'static str) -> Result<Self, ApiError> {
         let params = query_params(uri);
-        let parse_number = |name: &str, default| match last_param_value(&params, name) {
-            None | Some("") => Ok(default),
-            Some(text) => match text.parse::<u64>() {
-                // A number above u64::MAX is valid and is replaced with u64::MAX. The result is
-                // the same, because no list is that long.
-                Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
-                parsed => parsed.map_err(|_| {
-                    ApiError::new(
-                        StatusCode::BAD_REQUEST,
-                        error_title,
-                        format!("{name} must be a non-negative integer"),
-                    )
-                }),
-            },
-        };
+        let limit = number_param(&params, "limit", DEFAULT_PAGE_SIZE, error_title)?;
         Ok(Self {
-            offset: parse_number("offset", 0)?,
-            limit: parse_number("limit", DEFAULT_PAGE_SIZE)?.min(MAX_PAGE_SIZE),
+            offset: number_param(&params, "offset", 0, error_title)?,
+            limit: limit.min(MAX_PAGE_SIZE),
         })
+    }
+}
+
+/// Parses a query parameter that is a number. If the parameter is empty or missing, returns `default`.
+/// `error_title` is the title of the 400 error for an invalid number.
+pub(super) fn number_param(
+    params: &[(String, String)],
+    name: &str,
+    default: u64,
+    error_title: &'static str,
+) -> Result<u64, ApiError> {
+    match last_param_value(params, name) {
+        None | Some("") => Ok(default),
+        Some(text) => match text.parse::<u64>() {
+            // A number above u64::MAX is valid and is replaced with u64::MAX. The result is the same,
+            // because no list is that long.
+            Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(u64::MAX),
+            parsed => parsed.map_err(|_| {
+                ApiError::new(
+                    StatusCode::BAD_REQUEST,
+                    error_title,
+                    format!("{name} must be a non-negative integer"),
+                )
+            }),
+        },
     }
 }
 
@@ -107,6 +118,12 @@ impl<T> Paginated<T> {
     /// the list.
     pub fn offset_page(uri: &Uri, page: PageParams, count: u64, data: Vec<T>) -> Self {
         let PageHead { meta, links } = PageHead::offset_page(uri, page, count, None);
+        Self { meta, links, data }
+    }
+
+    /// Creates a page that was requested with a cursor. `next_cursor` is `None` on the last page.
+    pub fn cursor_page(uri: &Uri, limit: u64, next_cursor: Option<String>, data: Vec<T>) -> Self {
+        let PageHead { meta, links } = PageHead::cursor_page(uri, limit, next_cursor);
         Self { meta, links, data }
     }
 }

@@ -108,6 +108,8 @@ fn connection(dialect: DialectName) -> Connection {
         message_id: None,
         message_sent_at: Timestamp::UNIX_EPOCH,
         online_received_at: Timestamp::UNIX_EPOCH,
+        connected_since: Timestamp::UNIX_EPOCH,
+        last_seen: Timestamp::UNIX_EPOCH,
     }
 }
 

@@ -143,6 +143,11 @@ pub struct Connection {
     /// Together with `message_id`, the time distinguishes this connection from later connections of
     /// the client.
     pub online_received_at: Timestamp,
+    /// Time at which the connection became visible to the organization.
+    pub connected_since: Timestamp,
+    /// Time of the latest message of the client. It can be some minutes too early, because it is not
+    /// stored for each message.
+    pub last_seen: Timestamp,
 }
 
 impl Connection {

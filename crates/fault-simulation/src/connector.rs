@@ -24,11 +24,12 @@ use tenant::{LookupClient, LookupLimits, MassLossDetector};
 
 /// Number of "not found" results after which a client is no longer looked up.
 pub const MAX_LOOKUP_ATTEMPTS: u32 = 4;
-/// Time for which disconnected clients and dead letters are stored.
+/// Time for which disconnected clients, dead letters and history entries are stored.
 pub const RETENTION: Duration = Duration::from_hours(2);
 const LOOKUP_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 const MESSAGE_BUDGET_BYTES: usize = 128 * 1024 * 1024;
 const MAX_DEAD_LETTERS_PER_CLIENT: u32 = 20;
+const MAX_HISTORY_PER_CLIENT: u32 = 20;
 
 /// What the real components of all processes use.
 pub struct ConnectorContext {
@@ -154,11 +155,14 @@ impl ConnectorContext {
         let jobs = PeriodicJobs {
             maintenance: store.clone(),
             dead_letters: store.clone(),
+            clients: store.clone(),
             clock: process.clock.clone(),
             pause_between_runs: self.plan.job_interval,
             disconnected_retention: RETENTION,
             dead_letter_retention: RETENTION,
             max_dead_letters: 10_000,
+            history_retention: RETENTION,
+            max_history_per_client: MAX_HISTORY_PER_CLIENT,
             lookup_job_runner: LookupJobRunner {
                 lookup_queue: store,
                 tenant_lookup: self.lookup_client(process),

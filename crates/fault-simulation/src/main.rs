@@ -25,6 +25,7 @@ mod mqtt_broker;
 mod options;
 mod plan;
 mod process;
+mod process_clients;
 mod process_store;
 mod runner;
 mod schedule;

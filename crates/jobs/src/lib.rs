@@ -16,11 +16,16 @@ use std::time::Duration;
 
 use domain::{Clock, clock};
 use service::TaskGroup;
-use store::{DeadLetterRepository, MaintenanceRepository, StoreError, enforce_dead_letter_limit};
+use store::{
+    ClientRepository, DeadLetterRepository, MaintenanceRepository, StoreError,
+    enforce_dead_letter_limit,
+};
 
-use retention::{delete_disconnected_clients, delete_expired_dead_letters};
+use retention::{
+    delete_disconnected_clients, delete_expired_dead_letters, delete_expired_history, trim_history,
+};
 
-pub use settings::JobSettings;
+pub use settings::{JobSettings, PresenceSettings};
 pub use tenant_lookups::{
     LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason,
 };
@@ -35,6 +40,8 @@ pub struct PeriodicJobs {
     pub maintenance: Arc<dyn MaintenanceRepository>,
     /// Deletes expired dead letters, and dead letters above the limit.
     pub dead_letters: Arc<dyn DeadLetterRepository>,
+    /// Deletes old history entries.
+    pub clients: Arc<dyn ClientRepository>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Pause between the end of a run of all jobs and the start of the next run.
@@ -45,6 +52,10 @@ pub struct PeriodicJobs {
     pub dead_letter_retention: Duration,
     /// Maximum number of dead letters of all clients together.
     pub max_dead_letters: u64,
+    /// Time between a transition of a client's presence and the deletion of its history entry.
+    pub history_retention: Duration,
+    /// Maximum number of history entries per client.
+    pub max_history_per_client: u32,
     /// Runs the jobs that look up tenants.
     pub lookup_job_runner: LookupJobRunner,
 }
@@ -87,6 +98,14 @@ impl PeriodicJobs {
         let received_before = clock::saturating_sub(now, self.dead_letter_retention);
         let deleted = delete_expired_dead_letters(&*self.dead_letters, received_before).await;
         log_deleted_rows("expired dead letters", &deleted);
+        let history_before = clock::saturating_sub(now, self.history_retention);
+        let deleted = delete_expired_history(&*self.clients, history_before).await;
+        log_deleted_rows("expired presence history", &deleted);
+        let deleted = trim_history(&*self.clients, self.max_history_per_client).await;
+        log_deleted_rows(
+            "presence history above presence.history_per_client",
+            &deleted,
+        );
     }
 
     async fn enforce_dead_letter_limit(&self, tasks: &TaskGroup) {

@@ -3,8 +3,8 @@
 
 use domain::Timestamp;
 use store::{
-    DeadLetterFilter, DeadLetterRepository, MAINTENANCE_CHUNK_ROWS, MaintenanceRepository,
-    StoreError,
+    ClientRepository, DeadLetterFilter, DeadLetterRepository, MAINTENANCE_CHUNK_ROWS,
+    MaintenanceRepository, StoreError,
 };
 
 /// Deletes clients that disconnected before `time`. Returns the number of deleted clients.
@@ -41,6 +41,47 @@ pub(super) async fn delete_expired_dead_letters(
             .await?;
         deleted_count += deleted;
         if deleted < MAINTENANCE_CHUNK_ROWS.into() {
+            return Ok(deleted_count);
+        }
+    }
+}
+
+/// Deletes history entries of transitions before `time`. Returns the number of deleted entries.
+pub(super) async fn delete_expired_history(
+    clients: &dyn ClientRepository,
+    time: Timestamp,
+) -> Result<u64, StoreError> {
+    let mut deleted_count = 0;
+    loop {
+        let deleted = clients
+            .delete_history_before(time, MAINTENANCE_CHUNK_ROWS)
+            .await?;
+        deleted_count += deleted;
+        if deleted < MAINTENANCE_CHUNK_ROWS.into() {
+            return Ok(deleted_count);
+        }
+    }
+}
+
+/// Deletes the oldest history entries of each client with more than `max_entries_per_client` entries.
+/// Returns the number of deleted entries.
+pub(super) async fn trim_history(
+    clients: &dyn ClientRepository,
+    max_entries_per_client: u32,
+) -> Result<u64, StoreError> {
+    let mut deleted_count = 0;
+    let mut last_client = None;
+    loop {
+        let trimmed = clients
+            .trim_history(
+                last_client.as_ref(),
+                MAINTENANCE_CHUNK_ROWS,
+                max_entries_per_client,
+            )
+            .await?;
+        deleted_count += trimmed.deleted_entries;
+        last_client = trimmed.last_client;
+        if last_client.is_none() {
             return Ok(deleted_count);
         }
     }

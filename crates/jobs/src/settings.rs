@@ -1,4 +1,4 @@
-//! Settings of the section `[updaters]`.
+//! Settings of the sections `[updaters]` and `[presence]`.
 #![allow(missing_docs, reason = "config.default.toml documents every setting")]
 
 use serde::Deserialize;
@@ -23,4 +23,12 @@ impl JobSettings {
     pub fn validate(&self) -> Result<(), InvalidValue> {
         require_nonzero_duration("updaters.interval", self.interval)
     }
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PresenceSettings {
+    pub history_retention: HumanDuration,
+    pub history_per_client: u32,
+    pub last_seen_interval: HumanDuration,
 }

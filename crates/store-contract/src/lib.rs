@@ -32,6 +32,17 @@ macro_rules! contract_tests {
                 rejected_row_and_unavailable_database_are_different_errors,
                 reason_of_a_rejected_row_contains_no_values,
             }
+            clients {
+                client_is_found_connected_or_disconnected_only_for_its_organization,
+                clients_are_found_by_each_of_their_identifiers,
+                connected_row_of_a_client_replaces_its_disconnected_row,
+                expired_history_is_deleted_in_chunks,
+                history_above_the_limit_per_client_is_deleted,
+                history_is_deleted_with_its_client,
+                history_is_listed_newest_first_and_by_organization,
+                recent_dead_letters_of_a_client_are_listed,
+                rows_without_times_have_the_times_of_their_messages,
+            }
             connections {
                 connection_is_visible_only_to_its_organization,
                 connections_of_clients_are_only_connections_of_the_organization,

@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
+use const_format::concatcp;
 
 use crate::driver::{self, Row, pg_query, set_based};
 use crate::guarded_pool::GuardedConnection;
@@ -11,8 +12,8 @@ use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search, upsert};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase,
-    SqlSyntax, Statement,
+    Access, ColumnReader as _, Query, RowPage, RowVisitor, SELECT_CONNECTED_CLIENTS,
+    SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase, SqlSyntax, Statement,
 };
 use store::{LookupResult, PageRequest, PartitionLease, PresenceBatch, Result, StoreError};
 
@@ -29,6 +30,15 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
         search_hash: "search_hash",
     })
 });
+
+/// Condition on clients that have the identifier `$1`.
+const HAS_IDENTIFIER: &str = "(client_id = $1 \
+     OR (left(canonical_facts ->> 'fqdn', 255) = left($1, 255) \
+         AND canonical_facts ->> 'fqdn' = $1) \
+     OR (left(canonical_facts ->> 'insights_id', 255) = left($1, 255) \
+         AND canonical_facts ->> 'insights_id' = $1) \
+     OR (left(canonical_facts ->> 'subscription_manager_id', 255) = left($1, 255) \
+         AND canonical_facts ->> 'subscription_manager_id' = $1))";
 
 store::statements! {
     NEXT_EPOCHS = "
@@ -57,8 +67,8 @@ store::statements! {
 
     FLUSH_SEARCH_INDEX = "SELECT gin_clean_pending_list('connection_search_term_hashes')";
 
-    /// Parameters: time, limit. Also deletes the client's row in `connection_search`, unless the
-    /// client has reconnected.
+    /// Parameters: time, limit. Also deletes the client's row in `connection_search` and its history,
+    /// unless the client has reconnected.
     ///
     /// Skips rows that a batch has locked, because the client of such a row is reconnecting. The
     /// statement therefore never waits, and cannot deadlock with a batch.
@@ -75,8 +85,21 @@ store::statements! {
                FOR UPDATE OF s SKIP LOCKED),
         deleted_search AS (
             DELETE FROM connection_search AS s USING expired_search
-             WHERE s.client_id = expired_search.client_id)
+             WHERE s.client_id = expired_search.client_id),
+        deleted_history AS (
+            DELETE FROM presence_history AS h USING deleted
+             WHERE h.client_id = deleted.client_id
+               AND NOT EXISTS (SELECT FROM connections AS c WHERE c.client_id = h.client_id))
         SELECT count(*) AS count FROM deleted";
+
+    /// Parameters: text, limit. The conditions with `left` use indexes.
+    SEARCH_CLIENTS = concatcp!(
+        SELECT_CONNECTED_CLIENTS, HAS_IDENTIFIER, " UNION ALL ",
+        SELECT_DISCONNECTED_CLIENTS, HAS_IDENTIFIER,
+        " AND NOT EXISTS (SELECT FROM connections AS c
+                           WHERE c.client_id = disconnected_clients.client_id)
+          ORDER BY client_id LIMIT $2"
+    );
 }
 
 #[async_trait]
@@ -156,6 +179,10 @@ impl SqlDatabase for PostgresStore {
 
     fn flush_search_index_statement(&self) -> Option<Statement> {
         Some(FLUSH_SEARCH_INDEX)
+    }
+
+    fn search_clients_statement(&self) -> Statement {
+        SEARCH_CLIENTS
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

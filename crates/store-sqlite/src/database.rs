@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
 use async_trait::async_trait;
+use const_format::concatcp;
 use sqlx::SqlitePool;
 
 use crate::driver::{Row, sqlite_query};
@@ -13,8 +14,8 @@ use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search, tenant_changes};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase,
-    SqlSyntax, Statement,
+    Access, ColumnReader as _, Query, RowPage, RowVisitor, SELECT_CONNECTED_CLIENTS,
+    SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase, SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{ConnectionFilter, LookupOutcome, LookupResult, PageRequest, PageStart, Result};
@@ -34,6 +35,10 @@ const SYNTAX: SqlSyntax = SqlSyntax {
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =
     LazyLock::new(|| SharedStatements::new(SYNTAX));
+
+/// Condition on clients that have the identifier `$1`.
+const HAS_IDENTIFIER: &str = "$1 IN (client_id, canonical_facts ->> '$.fqdn', \
+     canonical_facts ->> '$.insights_id', canonical_facts ->> '$.subscription_manager_id')";
 
 store::statements! {
     NEXT_EPOCH =
@@ -82,11 +87,28 @@ store::statements! {
         "UPDATE connections SET lookup_claimed_until = $3, lookup_failed_at = $3
           WHERE client_id = $1 AND updated_at = $2";
 
+    /// Parameters: time, limit. Deletes the history of the clients that the next statement deletes.
+    DELETE_HISTORY_OF_CLIENTS_DISCONNECTED_BEFORE =
+        "DELETE FROM presence_history WHERE client_id IN (
+             SELECT client_id FROM disconnected_clients WHERE disconnected_at < $1
+              ORDER BY disconnected_at LIMIT $2)
+            AND NOT EXISTS (SELECT 1 FROM connections AS c
+                             WHERE c.client_id = presence_history.client_id)";
+
     /// Parameters: time, limit.
     DELETE_CLIENTS_DISCONNECTED_BEFORE =
         "DELETE FROM disconnected_clients WHERE client_id IN (
              SELECT client_id FROM disconnected_clients WHERE disconnected_at < $1
               ORDER BY disconnected_at LIMIT $2)";
+
+    /// Parameters: text, limit. Reads all rows, because SQLite has no indexes on facts.
+    SEARCH_CLIENTS = concatcp!(
+        SELECT_CONNECTED_CLIENTS, HAS_IDENTIFIER, " UNION ALL ",
+        SELECT_DISCONNECTED_CLIENTS, HAS_IDENTIFIER,
+        " AND NOT EXISTS (SELECT 1 FROM connections AS c
+                           WHERE c.client_id = disconnected_clients.client_id)
+          ORDER BY client_id LIMIT $2"
+    );
 
     PAGE_OF_ALL_CLIENTS =
         "SELECT client_id, org_id, account FROM connections
@@ -138,6 +160,19 @@ impl SqliteStore {
         snapshot.visit_rows(sqlite_query(&page), visit).await?;
         snapshot.commit().await?;
         Ok(total_count)
+    }
+}
+
+impl SqliteStore {
+    /// Runs several statements in one transaction. Returns the numbers of changed rows.
+    async fn execute_all(&self, queries: Vec<Query<'_>>) -> Result<Vec<u64>> {
+        let mut transaction = self.begin().await?;
+        let mut changed_rows = Vec::with_capacity(queries.len());
+        for query in queries {
+            changed_rows.push(transaction.execute(query).await?);
+        }
+        transaction.commit().await?;
+        Ok(changed_rows)
     }
 }
 
@@ -207,6 +242,10 @@ impl SqlDatabase for SqliteStore {
 
     fn flush_search_index_statement(&self) -> Option<Statement> {
         None
+    }
+
+    fn search_clients_statement(&self) -> Statement {
+        SEARCH_CLIENTS
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {
@@ -287,8 +326,13 @@ impl SqlDatabase for SqliteStore {
     }
 
     async fn delete_clients_disconnected_before(&self, time: Timestamp, limit: u32) -> Result<u64> {
-        self.execute(DELETE_CLIENTS_DISCONNECTED_BEFORE.with([time.into(), limit.into()]))
-            .await
+        let statements = [
+            DELETE_HISTORY_OF_CLIENTS_DISCONNECTED_BEFORE,
+            DELETE_CLIENTS_DISCONNECTED_BEFORE,
+        ];
+        let queries = statements.map(|statement| statement.with([time.into(), limit.into()]));
+        let deleted_rows = self.execute_all(queries.into()).await?;
+        Ok(deleted_rows.last().copied().unwrap_or_default())
     }
 
     async fn ping(&self) -> Result<()> {

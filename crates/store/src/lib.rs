@@ -6,6 +6,7 @@
 //! | `presence` | [`PresenceRepository`] | recorder |
 //! | `ingest_epochs` | [`IngestEpochRepository`] | ingest |
 //! | `connections` | [`ConnectionRepository`] | API |
+//! | `clients` | [`ClientRepository`] | API, retention job |
 //! | `lookup_queue` | [`LookupQueueRepository`] | tenant lookup jobs, operator commands |
 //! | `dead_letters` | [`DeadLetterRepository`] | recorder, retention job, operator commands |
 //! | `maintenance` | [`MaintenanceRepository`] | runtime, periodic jobs, operator commands |
@@ -19,6 +20,7 @@
 
 mod batch;
 mod bisect;
+mod clients;
 mod connections;
 mod dead_letter_limit;
 mod dead_letters;
@@ -40,6 +42,7 @@ pub use batch::{
     PresenceColumns, ReplacedRow, SplitBatch, TenantChange,
 };
 pub use bisect::{PartsObserver, RejectedPart, record_batch_in_parts};
+pub use clients::{ClientRecord, ClientRepository, ClientStatus, HistoryEntry, TrimmedHistory};
 pub use connections::{ConnectionRepository, ConnectionVisitor};
 pub use dead_letter_limit::enforce_dead_letter_limit;
 pub use dead_letters::{
@@ -78,6 +81,8 @@ pub struct Repositories {
     pub ingest_epochs: Arc<dyn IngestEpochRepository>,
     /// Connections of connected clients.
     pub connections: Arc<dyn ConnectionRepository>,
+    /// What is stored about each client.
+    pub clients: Arc<dyn ClientRepository>,
     /// Rows that are due for a tenant lookup.
     pub lookup_queue: Arc<dyn LookupQueueRepository>,
     /// Messages that can never be processed.
@@ -94,6 +99,7 @@ impl Repositories {
         B: PresenceRepository
             + IngestEpochRepository
             + ConnectionRepository
+            + ClientRepository
             + LookupQueueRepository
             + DeadLetterRepository
             + MaintenanceRepository,
@@ -103,6 +109,7 @@ impl Repositories {
             presence: backend.clone(),
             ingest_epochs: backend.clone(),
             connections: backend.clone(),
+            clients: backend.clone(),
             lookup_queue: backend.clone(),
             dead_letters: backend.clone(),
             maintenance: backend,

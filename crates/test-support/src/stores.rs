@@ -64,6 +64,32 @@ impl TestStore {
         }
     }
 
+    /// Inserts an entry of the presence history directly into the database. `org_id` is empty for a
+    /// tenantless client.
+    pub async fn insert_history(
+        &self,
+        (client_id, number): (&str, u64),
+        at: jiff::Timestamp,
+        org_id: &str,
+        (status, reason): (&str, &str),
+    ) {
+        let at = self.time_literal(at);
+        self.execute(format!(
+            "INSERT INTO presence_history (client_id, number, at, org_id, status, reason)
+             VALUES ('{client_id}', {number}, {at}, '{org_id}', '{status}', '{reason}')"
+        ))
+        .await;
+    }
+
+    /// Returns a time as a literal for [`Self::execute`].
+    #[must_use]
+    pub fn time_literal(&self, time: jiff::Timestamp) -> String {
+        match &self.database {
+            Database::Sqlite(_) => time.as_microsecond().to_string(),
+            Database::Postgres(_) => format!("timestamptz '{time}'"),
+        }
+    }
+
     /// Locks the client's row in `connections` until the returned connection is closed. Panics if
     /// the database is SQLite, which has no row locks.
     pub async fn lock_row(&self, client_id: &str) -> PgConnection {

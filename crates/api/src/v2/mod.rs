@@ -1,14 +1,19 @@
-//! Version 2 of the API. In v2, an organization id identifies a tenant.
+//! Version 2 of the API. In v2, an organization id identifies a tenant. Operators use the management
+//! endpoints, which may access the clients of any tenant, and clients without a tenant.
 
 mod batch_status;
 mod check;
 mod client_request;
+mod connection_details;
+mod diagnosis;
 mod disconnect;
+mod history;
 mod list_connections;
 mod list_filters;
 mod message;
 mod ping;
 mod reconnect;
+mod search_clients;
 mod status;
 
 use std::time::Duration;
@@ -34,10 +39,12 @@ use protocol::Command;
 const INVALID_REQUEST_TITLE: &str = "Invalid request";
 
 pub(super) fn endpoints() -> Vec<Endpoint> {
-    document_group(
+    let mut endpoints = document_group(
         EndpointGroup::V2Tenant,
         [
             routes!(list_connections::list_connections),
+            routes!(connection_details::details),
+            routes!(history::history),
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),
@@ -46,7 +53,15 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             routes!(reconnect::reconnect),
             routes!(disconnect::disconnect),
         ],
-    )
+    );
+    endpoints.extend(document_group(
+        EndpointGroup::V2Management,
+        [
+            routes!(search_clients::search_clients),
+            routes!(diagnosis::diagnosis),
+        ],
+    ));
+    endpoints
 }
 
 /// OpenAPI description of the path parameter `client_id`.
@@ -70,6 +85,25 @@ fn client_id_from_path(path: Result<ClientIdPath, PathRejection>) -> String {
 
 fn invalid_request_error(detail: impl Into<String>) -> ApiError {
     ApiError::new(StatusCode::BAD_REQUEST, INVALID_REQUEST_TITLE, detail)
+}
+
+/// Rejects a request with query parameters that the endpoint does not have.
+fn reject_unknown_params(
+    params: &[(String, String)],
+    known_names: &[&str],
+) -> Result<(), ApiError> {
+    let names = params.iter().map(|(name, _)| name.as_str());
+    let mut unknown_names: Vec<&str> = names.filter(|name| !known_names.contains(name)).collect();
+    unknown_names.sort_unstable();
+    unknown_names.dedup();
+    if unknown_names.is_empty() {
+        return Ok(());
+    }
+    Err(invalid_request_error(format!(
+        "unknown query parameter: {}; the endpoint has only: {}",
+        unknown_names.join(", "),
+        known_names.join(", ")
+    )))
 }
 
 /// Response to a command that the broker acknowledged.
@@ -127,6 +161,15 @@ struct ConnectionView {
     #[serde(skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Object)]
     tags: Value,
+    /// Start of the connection.
+    #[schema(format = DateTime)]
+    connected_since: String,
+    /// Time of the latest message of the client. It can be some minutes too early.
+    #[schema(format = DateTime)]
+    last_seen: String,
+    /// Version of the client program.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    client_version: String,
 }
 
 impl From<Connection> for ConnectionView {
@@ -138,6 +181,32 @@ impl From<Connection> for ConnectionView {
             canonical_facts: connection.info.canonical_facts,
             dispatchers: connection.info.dispatchers,
             tags: connection.info.tags,
+            connected_since: connection.connected_since.to_string(),
+            last_seen: connection.last_seen.to_string(),
+            client_version: connection.info.client_version,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_names_every_unknown_query_parameter_once() {
+        let check = |names: &[&str]| {
+            let params: Vec<_> = names
+                .iter()
+                .map(|name| ((*name).to_owned(), String::new()))
+                .collect();
+            reject_unknown_params(&params, &["cursor", "limit"])
+        };
+        assert!(check(&[]).is_ok());
+        assert!(check(&["limit", "cursor", "limit"]).is_ok());
+        let error = check(&["x", "limit", "offset", "x"]).unwrap_err();
+        let error = serde_json::to_value(&error).unwrap();
+        let detail = "unknown query parameter: offset, x; the endpoint has only: cursor, limit";
+        assert_eq!(error["detail"], detail);
+        assert_eq!(error["status"], 400);
     }
 }

@@ -14,7 +14,7 @@ use api::{ApiSettings, HttpSettings};
 use broker::BrokerSettings;
 use integrations::inventory::InventorySettings;
 use integrations::sources::SourcesSettings;
-use jobs::JobSettings;
+use jobs::{JobSettings, PresenceSettings};
 use kafka::KafkaSettings;
 use mqtt::MqttSettings;
 use pipeline::record::RecordSettings;
@@ -43,6 +43,7 @@ pub struct Config {
     pub inventory: InventorySettings,
     pub sources: SourcesSettings,
     pub updaters: JobSettings,
+    pub presence: PresenceSettings,
     pub shutdown: ShutdownSettings,
 }
 

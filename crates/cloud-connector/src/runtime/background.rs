@@ -20,11 +20,14 @@ pub(super) fn periodic_jobs(context: &BuildContext<'_>) -> Result<PeriodicJobs> 
     Ok(PeriodicJobs {
         maintenance: context.repositories.maintenance.clone(),
         dead_letters: context.repositories.dead_letters.clone(),
+        clients: context.repositories.clients.clone(),
         clock: context.clock.clone(),
         pause_between_runs: config.updaters.interval.get(),
         disconnected_retention: config.updaters.disconnected_retention.get(),
         dead_letter_retention: config.dead_letters.retention.get(),
         max_dead_letters: config.dead_letters.max_total.into(),
+        history_retention: config.presence.history_retention.get(),
+        max_history_per_client: config.presence.history_per_client,
         lookup_job_runner: tenant_lookup_job(
             config,
             context.repositories.lookup_queue.clone(),

@@ -8,17 +8,17 @@ use tokio::net::TcpListener;
 
 use super::account_translator;
 use super::build_context::BuildContext;
-use super::live_status::LiveStatus;
+use super::live_status::{LiveClients, LiveStatus};
 use super::publishing::Publishing;
 use super::roles::Role;
 use super::startup_resources::HttpListeners;
-use api::{ApiDeps, ApiState, Keys, ProbeState, Router};
+use api::{ApiDeps, ApiState, Keys, ListBrokerRejections, LookupRetries, ProbeState, Router};
 use broker::Broker;
 use delivery::Delivery;
 use network::tls_server::ServerTls;
 use service::Health;
 use service::metrics::prometheus_handle;
-use store::ConnectionRepository;
+use store::{ClientRepository, ConnectionRepository};
 
 /// The HTTP servers of the process, and the certificates that they use.
 pub(super) struct HttpServers {
@@ -95,6 +95,16 @@ fn api_state(
     );
     let deps = ApiDeps {
         connections: connections(context, broker),
+        clients: clients(context, broker),
+        broker_rejections: broker.cloned().map(|broker| {
+            let rejections = move |client_id: &str| broker.recent_rejections(client_id);
+            Arc::new(rejections) as ListBrokerRejections
+        }),
+        lookup_retries: LookupRetries {
+            max_attempts: context.config.updaters.tenant_max_attempts,
+            retry_interval: context.config.updaters.tenant_retry_interval.get(),
+        },
+        clock: context.clock.clone(),
         delivery,
         ack_timeout: context.config.mqtt.publish_timeout.get(),
         keys,
@@ -117,5 +127,17 @@ fn connections(
             broker: broker.clone(),
         }),
         None => connections,
+    }
+}
+
+/// Like [`connections`], for the details of clients.
+fn clients(context: &BuildContext<'_>, broker: Option<&Broker>) -> Arc<dyn ClientRepository> {
+    let clients = context.repositories.clients.clone();
+    match broker {
+        Some(broker) => Arc::new(LiveClients {
+            clients,
+            broker: broker.clone(),
+        }),
+        None => clients,
     }
 }

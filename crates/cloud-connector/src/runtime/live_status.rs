@@ -11,9 +11,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use broker::Broker;
-use domain::{ClientId, Connection, OrgId};
+use domain::{ClientId, Connection, OrgId, Timestamp};
 use store::{
-    ClientPage, ConnectionRepository, ConnectionVisitor, PageRequest, Result as StoreResult,
+    ClientPage, ClientRecord, ClientRepository, ClientStatus, ConnectionRepository,
+    ConnectionVisitor, HistoryEntry, PageRequest, Result as StoreResult, StoredDeadLetter,
+    TrimmedHistory,
 };
 
 /// Finds only the connections of clients that are connected to the embedded broker.
@@ -103,5 +105,85 @@ impl ConnectionRepository for LiveStatus {
 
     async fn mark_disconnected(&self, connection: &Connection) -> StoreResult<bool> {
         self.connections.mark_disconnected(connection).await
+    }
+}
+
+/// Changes the status of clients that are not connected to the embedded broker to disconnected.
+pub(super) struct LiveClients {
+    pub clients: Arc<dyn ClientRepository>,
+    pub broker: Broker,
+}
+
+impl LiveClients {
+    fn with_live_status(&self, mut record: ClientRecord) -> ClientRecord {
+        if record.status == ClientStatus::Connected && !self.broker.is_connected(&record.client_id)
+        {
+            // The reason is not known before the startup sweep or the last will is recorded.
+            record.status = ClientStatus::Disconnected {
+                at: record.last_seen,
+                reason: None,
+            };
+        }
+        record
+    }
+}
+
+#[async_trait]
+impl ClientRepository for LiveClients {
+    async fn find_client_for_org(
+        &self,
+        org: &OrgId,
+        client: &ClientId,
+    ) -> StoreResult<Option<ClientRecord>> {
+        let record = self.clients.find_client_for_org(org, client).await?;
+        Ok(record.map(|record| self.with_live_status(record)))
+    }
+
+    async fn find_client(&self, client: &ClientId) -> StoreResult<Option<ClientRecord>> {
+        let record = self.clients.find_client(client).await?;
+        Ok(record.map(|record| self.with_live_status(record)))
+    }
+
+    async fn list_history(
+        &self,
+        org: Option<&OrgId>,
+        client: &ClientId,
+        before_number: Option<u64>,
+        limit: u32,
+    ) -> StoreResult<Vec<HistoryEntry>> {
+        self.clients
+            .list_history(org, client, before_number, limit)
+            .await
+    }
+
+    async fn search_clients(&self, text: &str, limit: u32) -> StoreResult<Vec<ClientRecord>> {
+        let records = self.clients.search_clients(text, limit).await?;
+        let records = records.into_iter();
+        Ok(records
+            .map(|record| self.with_live_status(record))
+            .collect())
+    }
+
+    async fn recent_dead_letters(
+        &self,
+        client: &ClientId,
+        limit: u32,
+    ) -> StoreResult<Vec<StoredDeadLetter>> {
+        self.clients.recent_dead_letters(client, limit).await
+    }
+
+    async fn delete_history_before(&self, time: Timestamp, limit: u32) -> StoreResult<u64> {
+        self.clients.delete_history_before(time, limit).await
+    }
+
+    async fn trim_history(
+        &self,
+        after_client: Option<&ClientId>,
+        clients_per_call: u32,
+        max_entries_per_client: u32,
+    ) -> StoreResult<TrimmedHistory> {
+        self.clients
+            .trim_history(after_client, clients_per_call, max_entries_per_client)
+            .await
     }
 }

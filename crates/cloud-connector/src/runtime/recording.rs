@@ -65,7 +65,7 @@ impl Recording {
                 max_batch_size: config.record.max_batch_size,
                 tenant_lookup_timeout: config.record.tenant_lookup_timeout.get(),
                 stale_online_window: config.record.stale_online_window.get(),
-                last_seen_interval: std::time::Duration::from_mins(5),
+                last_seen_interval: config.presence.last_seen_interval.get(),
                 writers: if uses_sqlite {
                     SQLITE_WRITERS
                 } else {

@@ -24,6 +24,7 @@ mod inventory_reports;
 mod lookup_outages;
 mod operator_commands;
 mod paho;
+mod presence_history;
 mod property_tests;
 mod recording;
 mod rest;

@@ -1,6 +1,7 @@
 //! The cases of the contract, grouped by what they test.
 
 pub mod batches;
+pub mod clients;
 pub mod connections;
 pub mod dead_letters;
 pub mod delivered_reports;

@@ -2,8 +2,8 @@
 
 use domain::{ClientId, OrgId, RejectReason, Timestamp};
 
-use super::dead_letters;
 use super::statements::SharedStatements;
+use super::{clients, dead_letters};
 use crate::dead_letters::DeadLetterFilter;
 use crate::page::ConnectionFilter;
 
@@ -17,6 +17,7 @@ pub fn texts(
     let mut texts: Vec<(&str, String)> = shared_statements
         .list()
         .into_iter()
+        .chain(clients::STATEMENTS.iter().copied())
         .chain(own_statements.concat())
         .map(|(name, sql)| (name, sql.to_owned()))
         .collect();

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use domain::{ClientId, Timestamp};
 
-use super::{Access, ColumnReader, SqlDatabase, fetch_optional, row};
+use super::{Access, ColumnReader, SqlDatabase, SqlTransaction as _, fetch_optional, row};
 use crate::error::Result;
 use crate::lookup_queue::{
     ClaimedConnection, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository, LookupReason,
@@ -137,8 +137,15 @@ impl<D: SqlDatabase> LookupQueueRepository for D {
     }
 
     async fn delete_tenantless_clients(&self, clients: &[ClientId]) -> Result<u64> {
-        let statement = self.statements().delete_tenantless_clients;
-        self.execute(statement.with([clients.into()])).await
+        let statements = self.statements();
+        let mut transaction = self.begin().await?;
+        let delete = statements.delete_tenantless_clients.with([clients.into()]);
+        let rows = transaction.fetch_all(delete).await?;
+        let deleted: Vec<ClientId> = rows.iter().map(row::client_id).collect::<Result<_>>()?;
+        let delete_history = statements.delete_history.with([deleted[..].into()]);
+        transaction.execute(delete_history).await?;
+        transaction.commit().await?;
+        Ok(deleted.len() as u64)
     }
 }
 

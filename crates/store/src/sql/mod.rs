@@ -1,17 +1,19 @@
 //! The repositories of a SQL database, except for what differs between databases.
 //!
 //! A backend implements [`SqlDatabase`] for its pool of connections, [`SqlTransaction`] for its
-//! transactions and [`ColumnReader`] for its rows. This module then implements the six
+//! transactions and [`ColumnReader`] for its rows. This module then implements the
 //! repositories for it. What this module contains, once for all backends:
 //!
 //! - `statements`: statements that all databases accept, and their columns;
 //! - `row`: the conversion of rows to Rust types;
-//! - `presence`, `ingest_epochs`, `connections`, `lookup_queue`, `dead_letters`, `maintenance`: the repositories;
+//! - `presence`, `ingest_epochs`, `connections`, `clients`, `lookup_queue`, `dead_letters`, `maintenance`:
+//!   the repositories;
 //! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
 //!
 //! A backend contains its driver, its schema, and the statements that only its database accepts.
 
 mod batch;
+mod clients;
 mod connections;
 mod dead_letters;
 mod examples;
@@ -37,6 +39,7 @@ use crate::page::PageRequest;
 use crate::partitions::PartitionLease;
 
 pub use batch::{SqlTransaction, TenantColumns};
+pub use clients::{SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS};
 pub use examples::{example_filters, texts};
 pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
@@ -129,6 +132,12 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// Returns the statement that moves new entries of the search index to the index. Returns `None` if
     /// the database has no such index.
     fn flush_search_index_statement(&self) -> Option<Statement>;
+
+    /// Returns the statement that searches clients by id, `fqdn`, `insights_id` or
+    /// `subscription_manager_id`, in the order of the client ids. Its parameters are the text and the
+    /// maximum number of rows. Its rows have the columns of [`SELECT_CONNECTED_CLIENTS`]. A client with
+    /// rows in both tables has only its row in `connections` in the result.
+    fn search_clients_statement(&self) -> Statement;
 
     /// Issues a higher epoch for each partition. The epoch is at least the Unix time in seconds, so
     /// a database that was restored from a backup does not issue an epoch twice. Each returned row

@@ -4,9 +4,10 @@ use const_format::concatcp;
 use serde_json::Value;
 
 use domain::{ClientId, ClientInfo, ClientKind, Connection, DialectName, MessageId, OrgId, Tenant};
-use domain::{IngestStamp, Timestamp};
+use domain::{IngestStamp, OfflineReason, Timestamp};
 
 use crate::batch::PresenceColumns;
+use crate::clients::{ClientRecord, ClientStatus, HistoryEntry};
 use crate::dead_letters::StoredDeadLetter;
 use crate::error::{Result, StoreError};
 use crate::history::ContentHashes;
@@ -118,6 +119,11 @@ fn client_kind(row: &impl ColumnReader) -> Result<ClientKind> {
 /// list, because it can be null.
 pub const ONLINE_MESSAGE_COLUMNS: &str = "dialect, kind, topic_prefix, canonical_facts, \
      catalog_service_facts, dispatchers, client_name, client_version, message_id, message_sent";
+
+/// Time of the latest message of a connected client. In a row of an earlier version, the time of the
+/// latest online message or heartbeat.
+pub(super) const LAST_SEEN_COLUMN: &str = "COALESCE(last_seen, CASE WHEN last_heartbeat_at > \
+     online_received_at THEN last_heartbeat_at ELSE online_received_at END) AS last_seen";
 
 /// Assignments that replace [`ONLINE_MESSAGE_COLUMNS`] and `tags` by the values of an `INSERT`.
 pub const REPLACE_ONLINE_MESSAGE: &str = "dialect = excluded.dialect, kind = excluded.kind, \
@@ -231,6 +237,8 @@ pub(super) fn connection(row: &impl ColumnReader) -> Result<Connection> {
         message_id: message_id(row)?,
         message_sent_at: row.timestamp("message_sent")?,
         online_received_at: row.timestamp("online_received_at")?,
+        connected_since: row.timestamp("connected_since")?,
+        last_seen: row.timestamp("last_seen")?,
     })
 }
 
@@ -477,5 +485,46 @@ pub(super) fn dead_letter(row: &impl ColumnReader, payload: Vec<u8>) -> Result<S
         first_received: row.timestamp("first_received")?,
         last_received: row.timestamp("last_received")?,
         replay_requested_at: row.optional_timestamp("replay_requested_at")?,
+    })
+}
+
+/// Reads a row of `connections` or `disconnected_clients`, with the columns of
+/// [`super::SELECT_CONNECTED_CLIENTS`].
+pub(super) fn client_record(row: &impl ColumnReader) -> Result<ClientRecord> {
+    let status = if row.count("connected")? == 1 {
+        ClientStatus::Connected
+    } else {
+        let reason = row.optional_text("reason")?;
+        ClientStatus::Disconnected {
+            at: row.timestamp("disconnected_at")?,
+            reason: reason.and_then(|reason| OfflineReason::from_name(&reason)),
+        }
+    };
+    let failed_lookups = row.count("failed_lookups")?;
+    Ok(ClientRecord {
+        client_id: client_id(row)?,
+        tenant: optional_tenant(row)?,
+        dialect: dialect(row)?,
+        kind: client_kind(row)?,
+        topic_prefix: row.text("topic_prefix")?,
+        info: client_info(row)?,
+        status,
+        connected_since: row.timestamp("connected_since")?,
+        last_seen: row.timestamp("last_seen")?,
+        reconnects: row.count("reconnects")?,
+        hourly_reconnects: row.count("hourly_reconnects")?,
+        hourly_reconnects_since: row.optional_timestamp("hourly_reconnects_since")?,
+        failed_lookups: u32::try_from(failed_lookups).unwrap_or(u32::MAX),
+        last_lookup_at: row.optional_timestamp("tenant_lookup_timestamp")?,
+    })
+}
+
+pub(super) fn history_entry(row: &impl ColumnReader) -> Result<HistoryEntry> {
+    Ok(HistoryEntry {
+        number: row.count("number")?,
+        at: row.timestamp("at")?,
+        org: OrgId::new(&row.text("org_id")?).ok(),
+        status: row.text("status")?,
+        reason: row.text("reason")?,
     })
 }

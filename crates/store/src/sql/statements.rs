@@ -8,7 +8,7 @@
 use const_format::concatcp;
 
 use super::query::Statement;
-use super::row::{ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS};
+use super::row::{LAST_SEEN_COLUMN, ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS};
 
 /// Fragments of SQL that differ between databases.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,8 @@ pub struct SqlSyntax {
 pub const CONNECTION_COLUMNS: &str = concatcp!(
     "client_id, org_id, COALESCE(account, '') AS account, COALESCE(tags, 'null') AS tags, ",
     ONLINE_MESSAGE_COLUMNS,
-    ", online_received_at"
+    ", online_received_at, COALESCE(connected_since, online_received_at) AS connected_since, ",
+    LAST_SEEN_COLUMN
 );
 
 /// Columns of a connection that is claimed for a tenant lookup.
@@ -47,7 +48,8 @@ const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS accou
 pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256, reason, detail, \
      occurrences, first_received, last_received, replay_requested_at";
 
-const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0)";
+/// Number of failed lookups of a row.
+pub(super) const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0)";
 
 /// Condition on rows that are due for an inventory refresh.
 const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
@@ -253,7 +255,8 @@ shared_statements! {
          RETURNING client_id";
 
     /// Parameters: clients.
-    delete_tenantless_clients = "DELETE FROM connections WHERE org_id = '' AND client_id {is_listed}";
+    delete_tenantless_clients =
+        "DELETE FROM connections WHERE org_id = '' AND client_id {is_listed} RETURNING client_id";
 
     /// Parameters: dead letter.
     find_dead_letter = "SELECT payload, {DEAD_LETTER_COLUMNS} FROM dead_letters WHERE id = $1";
@@ -311,4 +314,21 @@ shared_statements! {
               GROUP BY org_id ORDER BY connections DESC, org_id LIMIT $1) AS largest
           UNION ALL
          SELECT '', count(*) FROM connections WHERE org_id = ''";
+
+    /// Parameters: clients.
+    delete_history = "DELETE FROM presence_history WHERE client_id {is_listed}";
+
+    /// Parameters: time, limit.
+    delete_history_before =
+        "DELETE FROM presence_history WHERE (client_id, number) IN (
+             SELECT client_id, number FROM presence_history WHERE at < $1 LIMIT $2{skip_locked})";
+
+    /// Parameters: clients, maximum number of entries of a client, limit.
+    trim_history =
+        "DELETE FROM presence_history WHERE (client_id, number) IN (
+             SELECT h.client_id, h.number FROM presence_history AS h
+              WHERE h.client_id {is_listed} AND h.number <= (
+                    SELECT max(newest.number) - $2 FROM presence_history AS newest
+                     WHERE newest.client_id = h.client_id)
+              LIMIT $3{skip_locked})";
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
     ApiFixture, OK, OTHER_ACCOUNT, OTHER_ORG, OWN_ACCOUNT, OWN_ORG, error_response, json_response,
-    json_text_response,
+    json_text_response, without_times,
 };
 use test_support::each_deployment;
 use test_support::mqtt::{control_out_topic, online_message};
@@ -30,10 +30,10 @@ each_deployment!(
 );
 
 /// Sends the request. Returns the status and the exact body. In the body, `[own_org_client_id]`
-/// replaces the random client id.
+/// replaces the random client id, and `[time]` replaces times.
 async fn exact_response(fixture: &ApiFixture, request: RequestBuilder) -> String {
     let (status, text) = json_text_response(request).await;
-    let text = text.replace(&fixture.own_org_client_id, "[own_org_client_id]");
+    let text = without_times(&text).replace(&fixture.own_org_client_id, "[own_org_client_id]");
     format!("{status} {text}")
 }
 
@@ -166,7 +166,7 @@ async fn responses_omit_empty_strings_and_nulls_but_contain_empty_objects(mode: 
     });
     assert_eq!(
         wait_for_update.await,
-        r#"200 {"status":"connected","account":"010101","org_id":"10001","client_id":"[own_org_client_id]","canonical_facts":{},"tags":{}}"#
+        r#"200 {"status":"connected","account":"010101","org_id":"10001","client_id":"[own_org_client_id]","canonical_facts":{},"tags":{},"connected_since":"[time]","last_seen":"[time]"}"#
     );
     let node = json!({"account": OWN_ACCOUNT, "node_id": fixture.own_org_client_id});
     let status = fixture.v1_post_request(OWN_ACCOUNT, "/connection_status", &node);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::{ApiDeps, ApiState, Keys, ProbeState, Scope};
+use api::{ApiDeps, ApiState, Keys, LookupRetries, ProbeState, Scope};
 use async_trait::async_trait;
 use cloud_connector::config::{Overrides, load_with_environment};
 use delivery::{ClientPublisher, Delivery, PendingResponses, PublishError, Subscription};
@@ -172,6 +172,13 @@ async fn serve_api(store: &Arc<TestStore>, interleaved: Interleaved) -> String {
     let tasks = TaskGroup::new();
     let deps = ApiDeps {
         connections: store.connections.clone(),
+        clients: store.clients.clone(),
+        broker_rejections: None,
+        lookup_retries: LookupRetries {
+            max_attempts: 30,
+            retry_interval: Duration::from_mins(30),
+        },
+        clock: Arc::new(SystemClock),
         delivery: Delivery::new(
             publisher,
             PendingResponses::new(topics.clone()),

@@ -1,0 +1,3 @@
+//! Tests of the presence history in both deployment modes.
+
+mod reads;
