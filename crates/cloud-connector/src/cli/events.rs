@@ -53,7 +53,7 @@ pub(super) struct EventsArgs {
 
 pub(super) fn run(args: &EventsArgs) -> Result<ExitCode> {
     if let Some(client_id) = &args.client_id {
-        parse_client_id(client_id)?;
+        parse_client_id(client_id).map_err(RestError::usage)?;
     }
     let environment = cli_environment();
     let printer = Printer {

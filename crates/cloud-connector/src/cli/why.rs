@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use jiff::Timestamp;
 
-use super::rest_client::{RequestScope, RestClient, RestOptions};
+use super::rest_client::{RequestScope, RestClient, RestError, RestOptions};
 use super::terminal::Colors;
 use super::{OutputFormat, block_on, parse_client_id};
 use crate::config::cli_environment;
@@ -30,7 +30,7 @@ pub(super) struct WhyArgs {
 
 /// The exit code is 0 if the client is connected.
 pub(super) fn run(args: &WhyArgs) -> Result<ExitCode> {
-    let client_id = parse_client_id(&args.client_id)?;
+    let client_id = parse_client_id(&args.client_id).map_err(RestError::usage)?;
     let environment = cli_environment();
     let client = RestClient::new(&args.rest, &environment)?;
     let document = block_on(async {

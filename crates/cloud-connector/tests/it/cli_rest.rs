@@ -210,6 +210,10 @@ async fn wrong_usage_exits_with_2_and_names_the_missing_option() {
         ),
         (&["why", "a", "--profile", "none"], "profiles.none"),
         (
+            &["why", "a/b", url[0], url[1], "--key-file", key_file],
+            "client id",
+        ),
+        (
             &["events", url[0], url[1], "--key-file", key_file],
             "--follow",
         ),

@@ -20,6 +20,12 @@ pub(in crate::cli) enum RestError {
 }
 
 impl RestError {
+    /// Returns the error for an invalid argument.
+    #[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]
+    pub(in crate::cli) fn usage(error: anyhow::Error) -> Self {
+        Self::Usage(format!("{error:#}; correct the arguments of the command"))
+    }
+
     /// Returns the exit code of the command.
     pub(in crate::cli) fn exit_code(&self) -> ExitCode {
         match self {

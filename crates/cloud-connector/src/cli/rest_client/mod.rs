@@ -5,13 +5,14 @@ mod discovery;
 mod error;
 mod profiles;
 pub(super) mod sse;
+mod status_error;
 
 use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Method, RequestBuilder, Response};
 use serde_json::Value;
 
 use super::escape_for_terminal;
@@ -19,6 +20,7 @@ use crate::config::CliEnvironment;
 use discovery::{Target, find_target};
 use network::http_client::{client_builder, join_path};
 use service::settings::ExposeSecret as _;
+use status_error::status_error;
 
 pub(super) use discovery::RestOptions;
 pub(super) use error::RestError;
@@ -35,8 +37,6 @@ const STREAM_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// The connector sends at least a comment every 15 seconds on a stream of events.
 const STREAM_READ_TIMEOUT: Duration = Duration::from_secs(45);
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum length of a text of the connector in an error message.
-const MAX_DETAIL_CHARS: usize = 300;
 
 /// The organization of a command that shows one organization.
 #[derive(Debug, Clone, Default, Args)]
@@ -221,48 +221,14 @@ impl RestClient {
         let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
         // If the body cannot be read, the status alone explains the error.
         let body = self.read_body(response).await.unwrap_or_default();
-        let detail = error_detail(&body);
-        let target = &self.target;
-        let url = &target.url;
-        Err(match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RestError::Failed(format!(
-                "{url} rejected the API key `{}` from {}; check the name and the content of the \
-                 key, and that the key has the scope `{}`{}",
-                target.key_name,
-                target.key_origin,
-                scope.name(),
-                match scope {
-                    RequestScope::Tenant { org_id } =>
-                        format!(" and may access the organization {org_id}"),
-                    RequestScope::Management => String::new(),
-                }
-            )),
-            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => RestError::Failed(format!(
-                "{url} (from {}) has no {}{detail}; check that the URL contains the base path of \
-                 the API, and that the connector is not older than this command",
-                target.url_origin,
-                path.join("/"),
-            )),
-            StatusCode::TOO_MANY_REQUESTS => RestError::Temporary(format!(
-                "{url} rejected the request, because there were too many requests{detail}; try \
-                 again in {} s",
-                retry_after.unwrap_or(1)
-            )),
-            status if status.is_server_error() => RestError::Temporary(format!(
-                "{url} responded with status {}{detail}; try again, and see {}/readiness and the \
-                 log of the connector",
-                status.as_u16(),
-                origin_of(url)
-            )),
-            status if status.is_redirection() => RestError::Failed(format!(
-                "{url} (from {}) redirects to another address; give that address with --url",
-                target.url_origin
-            )),
-            status => RestError::Failed(format!(
-                "{url} responded with status {}{detail}; check the options of the command",
-                status.as_u16()
-            )),
-        })
+        Err(status_error(
+            &self.target,
+            scope,
+            path,
+            status,
+            retry_after,
+            &body,
+        ))
     }
 
     async fn read_body(&self, mut response: Response) -> Result<Vec<u8>, RestError> {
@@ -362,47 +328,4 @@ fn root_cause(error: &reqwest::Error) -> String {
         cause = source;
     }
     escape_for_terminal(&cause.to_string())
-}
-
-/// Returns `: ` and the cause in the body of an error response. Returns an empty text if the body
-/// contains no cause.
-fn error_detail(body: &[u8]) -> String {
-    let text = match serde_json::from_slice::<Value>(body) {
-        Ok(json) => json["detail"].as_str().unwrap_or_default().to_owned(),
-        // A proxy can respond with an HTML page, which explains nothing in one line.
-        Err(_) if body.starts_with(b"<") => String::new(),
-        Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
-    };
-    if text.is_empty() {
-        return text;
-    }
-    let text: String = text.chars().take(MAX_DETAIL_CHARS).collect();
-    format!(": {}", escape_for_terminal(&text))
-}
-
-/// Returns the scheme, host and port of a URL.
-fn origin_of(url: &str) -> String {
-    let parsed = network::http_client::parse_url(url);
-    parsed.map_or_else(|_| url.to_owned(), |url| url.origin().ascii_serialization())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn error_detail_is_the_cause_in_the_body_without_control_characters() {
-        let body = br#"{"title":"Bad","status":400,"detail":"type: unknown \u001b[2J"}"#;
-        assert_eq!(error_detail(body), ": type: unknown \\u{1b}[2J");
-        assert_eq!(error_detail(b"Bad Gateway\n"), ": Bad Gateway");
-        assert_eq!(error_detail(b"<html>502</html>"), "");
-        assert_eq!(error_detail(b"{}"), "");
-        assert_eq!(error_detail(b""), "");
-    }
-
-    #[test]
-    fn origin_of_a_url_has_no_path() {
-        let origin = origin_of("https://a.example:8443/api/cloud-connector");
-        assert_eq!(origin, "https://a.example:8443");
-    }
 }

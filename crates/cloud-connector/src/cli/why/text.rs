@@ -18,6 +18,7 @@ pub(super) fn render(diagnosis: &Diagnosis, now: Timestamp, colors: Colors) -> S
     let mut page = Page {
         text: String::new(),
         now,
+        org_id: diagnosis.org_id.as_ref(),
     };
     page.paragraph(&diagnosis.summary);
     page.facts(diagnosis, colors);
@@ -35,12 +36,14 @@ pub(super) fn render(diagnosis: &Diagnosis, now: Timestamp, colors: Colors) -> S
     page.text
 }
 
-struct Page {
+struct Page<'a> {
     text: String,
     now: Timestamp,
+    /// The organization of the client.
+    org_id: Option<&'a String>,
 }
 
-impl Page {
+impl Page<'_> {
     fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
@@ -167,20 +170,15 @@ impl Page {
             Value::String(id) => Some(format!("[{id}]")),
             id => Some(format!("[{id}]")),
         };
-        let occurrences = row.occurrences.filter(|count| *count > 1);
-        let reason = row.reason.as_ref().map(|reason| match &row.detail {
-            Some(detail) => format!("{reason}: {detail}"),
-            None => reason.clone(),
-        });
-        self.row(
-            row.last_received.as_ref(),
-            [
-                id,
-                occurrences.map(|count| format!("({count} times)")),
-                reason,
-                row.topic.as_ref().map(|topic| format!("on {topic}")),
-            ],
-        );
+        let mut reason = row.reason.clone().unwrap_or_default();
+        if let Some(count) = row.occurrences.filter(|count| *count > 1) {
+            reason.push_str(&format!(" ({count} times)"));
+        }
+        if let Some(detail) = &row.detail {
+            reason.push_str(&format!(": {detail}"));
+        }
+        let topic = row.topic.as_ref().map(|topic| format!("on {topic}"));
+        self.row(row.last_received.as_ref(), [id, Some(reason), topic]);
     }
 
     fn broker_rejection(&mut self, row: &BrokerRejection) {
@@ -190,7 +188,9 @@ impl Page {
 
     fn history_entry(&mut self, row: &HistoryEntry) {
         let reason = row.reason.as_ref().map(|reason| format!("({reason})"));
-        let org_id = row.org_id.as_ref().map(|id| format!("organization {id}"));
+        // Most clients stay in one organization.
+        let other_org_id = row.org_id.as_ref().filter(|id| self.org_id != Some(*id));
+        let org_id = other_org_id.map(|id| format!("in organization {id}"));
         let number = row.number.map(|number| format!("#{number}"));
         self.row(
             row.at.as_ref(),

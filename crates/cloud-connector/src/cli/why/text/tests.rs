@@ -35,11 +35,36 @@ fn a_disconnected_client() {
         "history": [
             {"number": 25, "at": "2026-01-31T11:57:00Z", "status": "disconnected", "reason": "will",
              "org_id": "10000"},
-            {"number": 24, "at": "2026-01-30T11:57:00Z", "status": "connected", "org_id": "10000"},
+            {"number": 24, "at": "2026-01-30T11:57:00Z", "status": "connected", "org_id": "7"},
         ],
         "suggestion": "Check the network of the host, and the log of rhcd on the host.",
     }));
-    assert_snapshot!(text);
+    assert_snapshot!(text, @r"
+    web-1 lost its connection 3 minutes ago and has not reconnected since then; its
+    organization is 10000.
+
+      State            disconnected
+      Organization     10000 (account 111000)
+      Last seen        2026-01-31 11:55:00 UTC (5 min ago)
+      Disconnected     2026-01-31 11:57:00 UTC (3 min ago)
+      Reason           will: the connection was lost and the last will was published
+      Reconnects       12 in total, 3 since 2026-01-31 11:00:00 UTC
+
+    Dead letters
+      2 h ago          2026-01-31 10:00:00 UTC: [41] invalid_json (7 times):
+                       expected value at line 1 column 1 on
+                       redhat/insights/web-1/data/out
+
+    Rejected by the broker
+      2 min ago        2026-01-31 11:58:00 UTC: client-id-mismatch from
+                       192.0.2.7:1234
+
+    History
+      3 min ago        2026-01-31 11:57:00 UTC: #25 disconnected (will)
+      24 h ago         2026-01-30 11:57:00 UTC: #24 connected in organization 7
+
+    Suggestion: Check the network of the host, and the log of rhcd on the host.
+    ");
 }
 
 #[test]
@@ -51,7 +76,13 @@ fn a_tenantless_client() {
             "next_lookup_at": "2026-01-31T12:10:00Z", "gave_up": false,
         },
     }));
-    assert_snapshot!(text);
+    assert_snapshot!(text, @r"
+    web-1 is connected, but has no organization.
+
+      State            tenantless
+      Tenant lookup    3 of 10 attempts failed; last 2026-01-31 11:50:00 UTC (10 min
+                       ago); next 2026-01-31 12:10:00 UTC (in 10 min)
+    ");
 }
 
 #[test]
