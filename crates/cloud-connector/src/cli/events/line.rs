@@ -60,14 +60,13 @@ impl EventLine {
             _ => event_type,
         };
         let client_id = escape_for_terminal(self.text_field("client_id"));
-        let mut line = format!("{:20}  {event_type}  {client_id}", self.time());
-        for (name, value) in &self.fields {
-            if !COLUMN_FIELDS.contains(&name.as_str()) {
-                let (name, value) = (escape_for_terminal(name), detail_text(value));
-                line.push_str(&format!("  {name}={value}"));
-            }
-        }
-        line
+        let columns = format!("{:20}  {event_type}  {client_id}", self.time());
+        let details = self.fields.iter();
+        let details = details.filter(|(name, _)| !COLUMN_FIELDS.contains(&name.as_str()));
+        let details = details
+            .map(|(name, value)| format!("{}={}", escape_for_terminal(name), detail_text(value)));
+        let parts: Vec<String> = [columns].into_iter().chain(details).collect();
+        parts.join("  ")
     }
 
     fn text_field(&self, name: &str) -> &str {

@@ -33,7 +33,7 @@ const ORG_ID_HEADER: &str = "x-rh-cloud-connector-org-id";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A stream of events has no end. Its request has a timeout only because the client requires one.
-const STREAM_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+const STREAM_TIMEOUT: Duration = Duration::from_hours(24);
 /// The connector sends at least a comment every 15 seconds on a stream of events.
 const STREAM_READ_TIMEOUT: Duration = Duration::from_secs(45);
 const MAX_BODY_BYTES: usize = 64 * 1024 * 1024;

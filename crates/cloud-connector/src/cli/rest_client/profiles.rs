@@ -91,7 +91,8 @@ fn read_profiles(file: &Path) -> Result<BTreeMap<String, Profile>, RestError> {
 /// Checks that no other user can read a file that contains a key.
 fn check_permissions(file: &Path) -> Result<(), RestError> {
     let mode = std::fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode());
-    if mode & 0o077 == 0 {
+    let mode_of_others = mode & 0o077;
+    if mode_of_others == 0 {
         return Ok(());
     }
     let file = file.display();

@@ -39,8 +39,9 @@ pub(in crate::cli) struct Parser {
     has_read_first_line: bool,
     last_id: Option<String>,
     event_type: String,
-    data: String,
-    has_data: bool,
+    /// The lines of data of the incomplete event. `None` if there is no line yet.
+    data: Option<String>,
+    /// Whether the incomplete event has an id.
     has_id: bool,
 }
 
@@ -55,7 +56,9 @@ impl Parser {
                 b'\n' if ends_previous_line_end => {}
                 b'\n' | b'\r' => items.extend(self.end_line()),
                 _ => {
-                    if self.line.len() + self.data.len() >= MAX_EVENT_BYTES {
+                    if self.line.len() + self.data.as_ref().map_or(0, String::len)
+                        >= MAX_EVENT_BYTES
+                    {
                         return Err(EventTooLarge);
                     }
                     self.line.push(byte);
@@ -80,13 +83,13 @@ impl Parser {
         let (field, value) = line.split_once(':').unwrap_or((&line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
-            "data" => {
-                if self.has_data {
-                    self.data.push('\n');
+            "data" => match &mut self.data {
+                Some(data) => {
+                    data.push('\n');
+                    data.push_str(value);
                 }
-                self.data.push_str(value);
-                self.has_data = true;
-            }
+                None => self.data = Some(value.to_owned()),
+            },
             "event" => value.clone_into(&mut self.event_type),
             "id" if !value.contains('\0') => {
                 self.last_id = Some(value.to_owned());
@@ -101,10 +104,8 @@ impl Parser {
     /// Processes an empty line, which ends an event.
     fn end_event(&mut self) -> Option<Item> {
         let event_type = std::mem::take(&mut self.event_type);
-        let data = std::mem::take(&mut self.data);
-        let has_data = std::mem::take(&mut self.has_data);
         let has_id = std::mem::take(&mut self.has_id);
-        if has_data {
+        if let Some(data) = self.data.take() {
             let event_type = if event_type.is_empty() {
                 "message".to_owned()
             } else {

@@ -170,13 +170,11 @@ impl Page<'_> {
             Value::String(id) => Some(format!("[{id}]")),
             id => Some(format!("[{id}]")),
         };
-        let mut reason = row.reason.clone().unwrap_or_default();
-        if let Some(count) = row.occurrences.filter(|count| *count > 1) {
-            reason.push_str(&format!(" ({count} times)"));
-        }
-        if let Some(detail) = &row.detail {
-            reason.push_str(&format!(": {detail}"));
-        }
+        let occurrences = row.occurrences.filter(|count| *count > 1);
+        let occurrences = occurrences.map(|count| format!(" ({count} times)"));
+        let detail = row.detail.as_ref().map(|detail| format!(": {detail}"));
+        let reason = [row.reason.clone(), occurrences, detail];
+        let reason: String = reason.into_iter().flatten().collect();
         let topic = row.topic.as_ref().map(|topic| format!("on {topic}"));
         self.row(row.last_received.as_ref(), [id, Some(reason), topic]);
     }
