@@ -138,8 +138,10 @@ async fn print_until_now(
         };
         for item in items {
             match item {
-                Item::Event { id, event_type, .. } if event_type == RESET_TYPE => {
-                    print_note(&reset_note(id.as_deref()));
+                Item::Event {
+                    event_type, data, ..
+                } if event_type == RESET_TYPE => {
+                    print_note(&reset_note(&data));
                     return Ok(ExitCode::FAILURE);
                 }
                 Item::Event {
@@ -254,8 +256,12 @@ async fn follow_one_stream(
     while let Some(items) = stream.next_items().await? {
         for item in items {
             let id = match item {
-                Item::Event { id, event_type, .. } if event_type == RESET_TYPE => {
-                    print_note(&reset_note(id.as_deref()));
+                Item::Event {
+                    id,
+                    event_type,
+                    data,
+                } if event_type == RESET_TYPE => {
+                    print_note(&reset_note(&data));
                     id
                 }
                 Item::Event {
@@ -275,12 +281,14 @@ async fn follow_one_stream(
     Ok(())
 }
 
-fn reset_note(position: Option<&str>) -> String {
-    let position = position.map(|id| format!(" with position {}", super::escape_for_terminal(id)));
+/// Returns the note about a `reset` event, with the reason in its data.
+fn reset_note(data: &str) -> String {
+    let data = serde_json::from_str::<serde_json::Value>(data).unwrap_or_default();
+    let reason = data["reason"].as_str();
+    let reason = reason.map(|reason| format!(" ({})", super::escape_for_terminal(reason)));
     format!(
-        "reset: the connector no longer has the events after the requested position, or the stream \
-         was too slow, so events are missing; list the connections again; new events continue{}",
-        position.unwrap_or_default()
+        "reset: events are missing{}; list the connections again",
+        reason.unwrap_or_default()
     )
 }
 
@@ -297,6 +305,13 @@ mod tests {
             delay = next_delay(delay);
         }
         assert_eq!(delays, [1, 2, 4, 8, 16, 30, 30]);
+    }
+
+    #[test]
+    fn the_note_about_a_reset_contains_its_reason() {
+        let note = reset_note(r#"{"reason":"too_slow"}"#);
+        assert!(note.contains("events are missing (too_slow);"), "{note}");
+        assert!(reset_note("").contains("events are missing;"));
     }
 
     #[test]

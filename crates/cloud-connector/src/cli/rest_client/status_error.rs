@@ -11,6 +11,9 @@ use crate::cli::escape_for_terminal;
 /// Maximum length of a text of the connector in an error message.
 const MAX_DETAIL_CHARS: usize = 300;
 
+/// Part of the response of a connector that does not have the endpoint.
+const UNKNOWN_PATH: &str = "Unknown path";
+
 /// Returns the error for a response whose status is not 2xx. `path` contains the segments after the
 /// base path, and `retry_after` the seconds in the header `Retry-After`.
 pub(super) fn status_error(
@@ -36,6 +39,10 @@ pub(super) fn status_error(
                 RequestScope::Management => String::new(),
             }
         )),
+        // The detail contains the fix.
+        StatusCode::NOT_FOUND if is_from_endpoint(body) => {
+            RestError::Failed(format!("{url} responded with status 404{detail}"))
+        }
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => RestError::Failed(format!(
             "{url} (from {}) has no {}{detail}; check that the URL contains the base path of \
              the API, and that the connector is not older than this command",
@@ -64,6 +71,14 @@ pub(super) fn status_error(
     }
 }
 
+/// Returns whether the body of a 404 response comes from an endpoint of a connector, and not from a
+/// proxy or from a connector that does not have the endpoint.
+fn is_from_endpoint(body: &[u8]) -> bool {
+    let json = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let detail = json["detail"].as_str();
+    detail.is_some_and(|detail| !detail.contains(UNKNOWN_PATH))
+}
+
 /// Returns `: ` and the cause in the body of an error response. Returns an empty text if the body
 /// contains no cause.
 fn error_detail(body: &[u8]) -> String {
@@ -89,6 +104,68 @@ fn origin_of(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use service::settings::SecretString;
+
+    fn error_of(status: u16, body: &str) -> RestError {
+        let target = Target {
+            url: "http://a/base".to_owned(),
+            url_origin: "--url".to_owned(),
+            key_name: "support".to_owned(),
+            key: SecretString::from("secret-text"),
+            key_origin: "/keys/support".to_owned(),
+            org_id: None,
+            ca_file: None,
+            is_local: false,
+        };
+        let status = StatusCode::from_u16(status).unwrap();
+        let path = ["v2", "events"];
+        let scope = RequestScope::Tenant { org_id: "7" };
+        status_error(&target, scope, &path, status, Some(9), body.as_bytes())
+    }
+
+    #[test]
+    fn the_error_for_a_status_names_the_cause_and_the_fix() {
+        let unknown_path = r#"{"detail":"Unknown path; openapi.json lists all endpoints"}"#;
+        let disabled = r#"{"detail":"This service records no events"}"#;
+        for (status, body, is_temporary, expected) in [
+            (
+                401,
+                "Authentication failed",
+                false,
+                "`support` from /keys/support; check",
+            ),
+            (
+                403,
+                "",
+                false,
+                "scope `tenant` and may access the organization 7",
+            ),
+            (404, unknown_path, false, "base path"),
+            (404, "404 page not found", false, "base path"),
+            (404, disabled, false, "404: This service records no events"),
+            (429, "", true, "try again in 9 s"),
+            (
+                503,
+                r#"{"detail":"no database"}"#,
+                true,
+                "no database; try again, and see http://a/readiness",
+            ),
+            (301, "", false, "--url"),
+            (
+                400,
+                r#"{"detail":"unknown event type"}"#,
+                false,
+                "unknown event type",
+            ),
+        ] {
+            let error = error_of(status, body);
+            assert_eq!(error.is_temporary(), is_temporary, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(expected), "{text}");
+            assert!(text.contains("http://a/base"), "{text}");
+            assert!(!text.contains("secret-text"), "{text}");
+        }
+    }
 
     #[test]
     fn error_detail_is_the_cause_in_the_body_without_control_characters() {

@@ -16,6 +16,10 @@ pub(super) struct Diagnosis {
     #[serde(default, deserialize_with = "lenient")]
     pub account: Option<String>,
     #[serde(default, deserialize_with = "lenient")]
+    pub client_name: Option<String>,
+    #[serde(default, deserialize_with = "lenient")]
+    pub client_version: Option<String>,
+    #[serde(default, deserialize_with = "lenient")]
     pub connected_since: Option<String>,
     #[serde(default, deserialize_with = "lenient")]
     pub last_seen: Option<String>,
@@ -49,10 +53,10 @@ pub(super) struct RecentReconnects {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct TenantLookup {
-    #[serde(default, deserialize_with = "lenient")]
-    pub failed_attempts: Option<u64>,
-    #[serde(default, deserialize_with = "lenient")]
-    pub max_attempts: Option<u64>,
+    #[serde(default, deserialize_with = "lenient", alias = "failed_attempts")]
+    pub failed_lookups: Option<u64>,
+    #[serde(default, deserialize_with = "lenient", alias = "max_attempts")]
+    pub max_failed_lookups: Option<u64>,
     #[serde(default, deserialize_with = "lenient")]
     pub last_lookup_at: Option<String>,
     #[serde(default, deserialize_with = "lenient")]

@@ -74,6 +74,15 @@ impl Page<'_> {
                 &format!("{org_id}{}", account.unwrap_or_default()),
             );
         }
+        let client_parts = [&diagnosis.client_name, &diagnosis.client_version];
+        let client_parts: Vec<&str> = client_parts
+            .into_iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        if !client_parts.is_empty() {
+            self.fact("Client", &client_parts.join(" "));
+        }
         for (name, time) in [
             ("Connected since", &diagnosis.connected_since),
             ("Last seen", &diagnosis.last_seen),
@@ -126,9 +135,9 @@ impl Page<'_> {
 
     fn tenant_lookup(&self, lookup: &TenantLookup) -> String {
         let mut parts = Vec::new();
-        match (lookup.failed_attempts, lookup.max_attempts) {
-            (Some(failed), Some(max)) => parts.push(format!("{failed} of {max} attempts failed")),
-            (Some(failed), None) => parts.push(format!("{failed} attempts failed")),
+        match (lookup.failed_lookups, lookup.max_failed_lookups) {
+            (Some(failed), Some(max)) => parts.push(format!("{failed} of {max} lookups failed")),
+            (Some(failed), None) => parts.push(format!("{failed} lookups failed")),
             (None, _) => {}
         }
         if lookup.gave_up == Some(true) {

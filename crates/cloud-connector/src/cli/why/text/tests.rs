@@ -19,7 +19,7 @@ fn a_disconnected_client() {
         "state": "disconnected",
         "summary": "web-1 lost its connection 3 minutes ago and has not reconnected since then; its \
                     organization is 10000.",
-        "org_id": "10000", "account": "111000",
+        "org_id": "10000", "account": "111000", "client_name": "rhc", "client_version": "0.2.4",
         "last_seen": "2026-01-31T11:55:00Z", "disconnected_at": "2026-01-31T11:57:00.123Z",
         "reason": "will", "reconnects": 12,
         "recent_reconnects": {"count": 3, "since": "2026-01-31T11:00:00Z"},
@@ -45,6 +45,7 @@ fn a_disconnected_client() {
 
       State            disconnected
       Organization     10000 (account 111000)
+      Client           rhc 0.2.4
       Last seen        2026-01-31 11:55:00 UTC (5 min ago)
       Disconnected     2026-01-31 11:57:00 UTC (3 min ago)
       Reason           will: the connection was lost and the last will was published
@@ -72,7 +73,7 @@ fn a_tenantless_client() {
     let text = render_json(&json!({
         "state": "tenantless", "summary": "web-1 is connected, but has no organization.",
         "tenant_lookup": {
-            "failed_attempts": 3, "max_attempts": 10, "last_lookup_at": "2026-01-31T11:50:00Z",
+            "failed_lookups": 3, "max_failed_lookups": 10, "last_lookup_at": "2026-01-31T11:50:00Z",
             "next_lookup_at": "2026-01-31T12:10:00Z", "gave_up": false,
         },
     }));
@@ -80,7 +81,7 @@ fn a_tenantless_client() {
     web-1 is connected, but has no organization.
 
       State            tenantless
-      Tenant lookup    3 of 10 attempts failed; last 2026-01-31 11:50:00 UTC (10 min
+      Tenant lookup    3 of 10 lookups failed; last 2026-01-31 11:50:00 UTC (10 min
                        ago); next 2026-01-31 12:10:00 UTC (in 10 min)
     ");
 }
