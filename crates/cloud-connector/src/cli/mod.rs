@@ -4,13 +4,17 @@ mod certs;
 mod config;
 mod dead_letters;
 mod doctor;
+mod events;
 mod migrate;
 mod openapi;
 mod report;
+mod rest_client;
 mod run;
 mod tenantless;
+mod terminal;
 mod update;
 mod version;
+mod why;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +25,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{LoadedConfig, Overrides};
 use domain::ClientId;
 use jobs::LookupJob;
+use rest_client::RestError;
 use simulator::{OutputFormat, SimulateArgs};
 
 /// Records which clients are connected over MQTT and the organization of each client; REST callers
@@ -55,6 +60,10 @@ enum Command {
     /// List, replay or delete dead letters: messages that could not be processed
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLettersCommand),
+    /// Explain why a client is connected or not; uses the REST API of a running connector
+    Why(why::WhyArgs),
+    /// Print the events of an organization: connections and messages; uses the REST API of a running connector
+    Events(events::EventsArgs),
     /// Simulate one MQTT client or a fleet of clients, optionally with misbehavior
     Simulate(SimulateArgs),
     /// Create a private CA and issue certificates
@@ -140,6 +149,8 @@ pub fn main() -> ExitCode {
         Command::Tenantless(command) => tenantless::run(&command),
         Command::Report(command) => report::run(&command),
         Command::DeadLetters(command) => dead_letters::run(&command),
+        Command::Why(args) => why::run(&args),
+        Command::Events(args) => events::run(&args),
         Command::Simulate(args) => simulator::run(&args),
         Command::Certs(command) => certs::run(&command),
         Command::Openapi(args) => openapi::run(&args),
@@ -151,11 +162,17 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             service::logs::print_error(&format!("cloud-connector: {}", format_error(&error)));
-            ExitCode::FAILURE
+            exit_code_of(&error)
         }
     };
     service::logs::flush();
     exit_code
+}
+
+/// Returns the exit code for an error: 1, or the exit code of a failed REST request.
+fn exit_code_of(error: &anyhow::Error) -> ExitCode {
+    let rest_error = error.downcast_ref::<RestError>();
+    rest_error.map_or(ExitCode::FAILURE, RestError::exit_code)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

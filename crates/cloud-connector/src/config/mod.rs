@@ -7,6 +7,7 @@
 //! of each value is stored for error messages and for `cloud-connector config`.
 
 mod annotate;
+mod cli_environment;
 mod clowder;
 mod error;
 mod layers;
@@ -15,6 +16,7 @@ mod validate;
 
 use std::path::PathBuf;
 
+pub use cli_environment::{CliEnvironment, cli_environment};
 pub use error::ConfigError;
 pub use layers::Origin;
 pub use model::{Config, DataSettings, ShutdownSettings};

@@ -1,5 +1,5 @@
-//! The data folder. It contains the database file, the lock file, and the API key of the caller
-//! `local`.
+//! The data folder. It contains the database file, the lock file, the API key of the caller `local`,
+//! and the address of the running connector.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
@@ -25,6 +25,18 @@ const MIN_KEY_CHARS: usize = 16;
 #[must_use]
 pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE_FILE_NAME)
+}
+
+/// Returns the path of the file that contains the API key of the caller `local`.
+#[must_use]
+pub fn local_key_path(dir: &Path) -> PathBuf {
+    dir.join(KEY_FILE_NAME)
+}
+
+/// Returns the path of the lock file in a data folder. The file contains the id of the process that
+/// has locked the data folder last.
+pub(super) fn lock_file_path(dir: &Path) -> PathBuf {
+    dir.join(LOCK_FILE_NAME)
 }
 
 /// The data folder cannot be opened.
@@ -92,7 +104,7 @@ impl DataDir {
             .read(true)
             .write(true)
             .mode(0o600)
-            .open(path.join(LOCK_FILE_NAME))
+            .open(lock_file_path(&path))
             .map_err(not_writable("write to"))?;
         match lock_file.try_lock() {
             Ok(()) => {}
@@ -109,7 +121,7 @@ impl DataDir {
             .and_then(|()| writeln!(lock_file, "{}", std::process::id()))
             .map_err(not_writable("write to"))?;
         let open_lock_file =
-            OpenFile::at_path(path.join(LOCK_FILE_NAME)).map_err(not_writable("lock"))?;
+            OpenFile::at_path(lock_file_path(&path)).map_err(not_writable("lock"))?;
         Ok(Self {
             path,
             _lock_file: lock_file,
@@ -142,7 +154,7 @@ impl DataDir {
     /// # Errors
     /// When the key file cannot be read or written.
     pub fn local_key(&self) -> Result<SecretString> {
-        let key_file = self.path.join(KEY_FILE_NAME);
+        let key_file = local_key_path(&self.path);
         match std::fs::read_to_string(&key_file) {
             Ok(text) if text.trim().len() >= MIN_KEY_CHARS => Ok(SecretString::from(text.trim())),
             Ok(_) => bail!(

@@ -26,6 +26,7 @@ mod file_check;
 mod http;
 mod kafka_readers;
 mod live_status;
+mod local_address;
 pub mod metrics;
 mod mqtt_ingest;
 mod publishing;
@@ -37,6 +38,7 @@ mod shutdown_order;
 mod startup_resources;
 mod tasks;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -50,8 +52,9 @@ pub use app::{App, AppInfo};
 pub use components::{
     account_translator, inventory_reporter, tenant_lookup, tenant_lookup_job, topic_scheme,
 };
-pub use data_dir::{DataDir, DataDirError, LOCAL_CALLER, database_path};
+pub use data_dir::{DataDir, DataDirError, LOCAL_CALLER, database_path, local_key_path};
 pub use database::{migrate, open_store_for_cli};
+pub use local_address::LocalAddress;
 pub use roles::{Role, Roles};
 pub use run::{RunOutcome, run_until};
 
@@ -113,6 +116,9 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
     if let Some(file_check) = database.file_check() {
         tasks::spawn_file_check(file_check, &stages);
     }
+    if let Some(data_dir) = &info.data_dir {
+        publish_local_address(&config, &info, data_dir);
+    }
     Ok(App {
         info,
         supervisor,
@@ -122,4 +128,21 @@ pub async fn start(config: Config, roles: Roles, clock: Arc<dyn Clock>) -> Resul
         broker,
         grace_period: config.shutdown.grace_period.get(),
     })
+}
+
+/// Writes the address of the REST API to the data folder, for commands on the same machine. A
+/// failure is logged, because the connector works without the file.
+fn publish_local_address(config: &Config, info: &AppInfo, data_dir: &Path) {
+    let base_path = &config.http.base_path;
+    let org_id = &config.tenant.default_org_id;
+    let Some(address) = LocalAddress::of_this_process(info, base_path, org_id) else {
+        return;
+    };
+    if let Err(error) = address.write(data_dir) {
+        tracing::warn!(
+            %error,
+            "cannot write the address of the REST API to the data folder; commands on this machine \
+             need --url"
+        );
+    }
 }

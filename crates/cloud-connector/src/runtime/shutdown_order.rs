@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::App;
+use super::{App, LocalAddress};
 use service::{Supervisor, TaskGroup};
 
 /// Timeout for stopping the publisher, and minimum timeout for closing the database. The minimum
@@ -64,6 +64,11 @@ impl App {
 
         tracing::info!(grace_period = ?self.grace_period, "shutting down");
         self.health.begin_shutdown();
+        if let Some(data_dir) = &self.info.data_dir
+            && let Err(error) = LocalAddress::remove(data_dir)
+        {
+            tracing::warn!(%error, "cannot remove the address of the REST API from the data folder");
+        }
         // The HTTP server gets only a part of the grace period. Otherwise slow HTTP requests could
         // use the time that the recorder needs for its last commit.
         if !self.stages.http.stop(self.grace_period / 4).await {

@@ -35,6 +35,8 @@ async fn version_prints_the_version_and_help_lists_the_commands() {
         "tenantless",
         "report",
         "dead-letters",
+        "why",
+        "events",
         "simulate",
         "certs",
         "openapi",

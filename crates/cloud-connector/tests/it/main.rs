@@ -15,6 +15,7 @@ mod broker_lifecycle;
 mod broker_rejections;
 mod broker_websocket;
 mod cli;
+mod cli_rest;
 mod distributed;
 mod documentation;
 mod end_to_end;
