@@ -13,8 +13,8 @@ use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, RowVisitor, SharedStatements, SqlDatabase,
-    SqlSyntax, Statement,
+    Access, ColumnReader as _, EventOutboxStatements, Query, RowPage, RowVisitor, SharedStatements,
+    SqlDatabase, SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{ConnectionFilter, LookupOutcome, LookupResult, PageRequest, PageStart, Result};
@@ -58,6 +58,10 @@ store::statements! {
           WHERE ingest_sessions.holder = excluded.holder OR ingest_sessions.held_until IS NULL
              OR ingest_sessions.held_until < unixepoch()
          RETURNING name";
+
+    /// `sqlite_sequence` has a row for the table after its first insert.
+    NEWEST_EVENT_POSITION =
+        "SELECT max(seq) AS position FROM sqlite_sequence WHERE name = 'events'";
 
     RESTORE_TENANT =
         "UPDATE connections SET org_id = $2, account = $3, tenant_lookup_timestamp = NULL,
@@ -213,6 +217,14 @@ impl SqlDatabase for SqliteStore {
     }
 
     fn flush_search_index_statement(&self) -> Option<Statement> {
+        None
+    }
+
+    fn newest_event_position_statement(&self) -> Statement {
+        NEWEST_EVENT_POSITION
+    }
+
+    fn event_outbox_statements(&self) -> Option<&'static EventOutboxStatements> {
         None
     }
 

@@ -1,12 +1,13 @@
 //! The repositories of a SQL database, except for what differs between databases.
 //!
 //! A backend implements [`SqlDatabase`] for its pool of connections, [`SqlTransaction`] for its
-//! transactions and [`ColumnReader`] for its rows. This module then implements the six
+//! transactions and [`ColumnReader`] for its rows. This module then implements the seven
 //! repositories for it. What this module contains, once for all backends:
 //!
 //! - `statements`: statements that all databases accept, and their columns;
 //! - `row`: the conversion of rows to Rust types;
-//! - `presence`, `ingest_epochs`, `connections`, `lookup_queue`, `dead_letters`, `maintenance`: the repositories;
+//! - `presence`, `ingest_epochs`, `connections`, `lookup_queue`, `dead_letters`, `maintenance`, `events`: the
+//!   repositories;
 //! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
 //!
 //! A backend contains its driver, its schema, and the statements that only its database accepts.
@@ -14,6 +15,7 @@
 mod batch;
 mod connections;
 mod dead_letters;
+mod events;
 mod examples;
 mod ingest_epochs;
 mod lookup_queue;
@@ -37,6 +39,7 @@ use crate::page::PageRequest;
 use crate::partitions::PartitionLease;
 
 pub use batch::{SqlTransaction, TenantColumns};
+pub use events::EventOutboxStatements;
 pub use examples::{example_filters, texts};
 pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
@@ -126,6 +129,13 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// Returns the statement that moves new entries of the search index to the index. Returns `None` if
     /// the database has no such index.
     fn flush_search_index_statement(&self) -> Option<Statement>;
+
+    /// Returns the statement that returns the highest position of an event in the column `position`.
+    fn newest_event_position_statement(&self) -> Statement;
+
+    /// Returns the statements that give positions to events. Returns `None` if each event has a
+    /// position when it is inserted.
+    fn event_outbox_statements(&self) -> Option<&'static EventOutboxStatements>;
 
     /// Issues a higher epoch for each partition. The epoch is at least the Unix time in seconds, so
     /// a database that was restored from a backup does not issue an epoch twice. Each returned row

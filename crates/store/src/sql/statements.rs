@@ -47,6 +47,10 @@ const CLAIMED_COLUMNS: &str = "client_id, org_id, COALESCE(account, '') AS accou
 pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256, reason, detail, \
      occurrences, first_received, last_received, replay_requested_at";
 
+/// Columns of an event.
+const EVENT_COLUMNS: &str =
+    "position, at, type, org_id, account, client_id, data, previous_dispatchers";
+
 const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0)";
 
 /// Condition on rows that are due for an inventory refresh.
@@ -310,4 +314,24 @@ shared_statements! {
               GROUP BY org_id ORDER BY connections DESC, org_id LIMIT $1) AS largest
           UNION ALL
          SELECT '', count(*) FROM connections WHERE org_id = ''";
+
+    oldest_event_position = "SELECT min(position) AS position FROM events";
+
+    /// Parameters: position before the first event, limit.
+    read_events =
+        "SELECT {EVENT_COLUMNS} FROM events WHERE position > $1 ORDER BY position LIMIT $2";
+
+    /// Parameters: position before the first event, limit, organization.
+    read_org_events =
+        "SELECT {EVENT_COLUMNS} FROM events WHERE org_id = $3 AND position > $1
+          ORDER BY position LIMIT $2";
+
+    /// Parameters: time, limit, last position.
+    delete_events_before =
+        "DELETE FROM events WHERE position IN (
+             SELECT position FROM (
+                 SELECT position, max(at) OVER (ORDER BY position) AS latest_at
+                   FROM (SELECT position, at FROM events WHERE position <= $3
+                          ORDER BY position LIMIT $2) AS oldest) AS ranked
+              WHERE latest_at < $1)";
 }
