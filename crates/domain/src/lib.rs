@@ -4,6 +4,7 @@
 
 pub mod clock;
 pub mod connection;
+pub mod event;
 pub mod identity;
 pub mod ids;
 pub mod ingest_stamp;

@@ -153,6 +153,7 @@ impl ConnectorContext {
         let jobs = PeriodicJobs {
             maintenance: store.clone(),
             dead_letters: store.clone(),
+            event_retention: None,
             clock: process.clock.clone(),
             pause_between_runs: self.plan.job_interval,
             disconnected_retention: RETENTION,
