@@ -212,7 +212,7 @@ async fn concurrent_writers_and_sequencers_leave_no_gap_and_keep_the_order_of_ea
 async fn only_the_holder_of_the_lease_stores_the_position_of_the_forwarder() {
     let database = TestDatabase::create().await;
     let store = &database.store;
-    let minute = Duration::from_secs(60);
+    let minute = Duration::from_mins(1);
     let hold = async |holder: &str| store.hold_forwarder(holder, minute).await.unwrap();
     let save = async |holder: &str, position| {
         let stored = store.store_forwarded_position(holder, position).await;

@@ -4,6 +4,7 @@ mod batch_status;
 mod check;
 mod client_request;
 mod disconnect;
+pub(crate) mod events;
 mod list_connections;
 mod list_filters;
 mod message;
@@ -38,6 +39,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
         EndpointGroup::V2Tenant,
         [
             routes!(list_connections::list_connections),
+            routes!(events::stream_events),
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),

@@ -140,7 +140,7 @@ async fn forward(events: &Arc<MemoryEvents>, sink: &Arc<MemorySink>) {
     };
     let tasks = TaskGroup::new();
     let running = tokio::spawn(forwarder.run(tasks.clone()));
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     tasks.cancel();
     running.await.unwrap();
 }

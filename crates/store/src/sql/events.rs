@@ -97,15 +97,12 @@ impl<D: SqlDatabase> EventRepository for D {
         limit: u32,
     ) -> Result<Vec<StoredEvent>> {
         let statements = self.statements();
-        let query = match org {
-            Some(org) => {
-                let parameters = [after_position.into(), limit.into(), org.into()];
-                statements.read_org_events.with(parameters)
-            }
-            None => {
-                let parameters = [after_position.into(), limit.into()];
-                statements.read_events.with(parameters)
-            }
+        let query = if let Some(org) = org {
+            let parameters = [after_position.into(), limit.into(), org.into()];
+            statements.read_org_events.with(parameters)
+        } else {
+            let parameters = [after_position.into(), limit.into()];
+            statements.read_events.with(parameters)
         };
         let mut events = Vec::new();
         let mut byte_count = 0;
