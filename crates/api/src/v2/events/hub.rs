@@ -106,16 +106,20 @@ impl EventHub {
         }
     }
 
-    pub fn events(&self) -> &dyn EventRepository {
+    pub(super) fn events(&self) -> &dyn EventRepository {
         &*self.inner.events
     }
 
-    pub fn tasks(&self) -> &TaskGroup {
+    pub(super) fn tasks(&self) -> &TaskGroup {
         &self.inner.tasks
     }
 
     /// Counts a stream until the returned value is dropped.
-    pub fn add_stream(&self, key_name: &str, org: &OrgId) -> Result<StreamPermit, TooManyStreams> {
+    pub(super) fn add_stream(
+        &self,
+        key_name: &str,
+        org: &OrgId,
+    ) -> Result<StreamPermit, TooManyStreams> {
         let mut state = self.inner.state.lock();
         if state.stream_count >= MAX_STREAMS {
             return Err(TooManyStreams::OfProcess);
@@ -136,7 +140,7 @@ impl EventHub {
 
     /// Starts to read events after `position`, unless this process already reads events. Returns the
     /// end of the buffer, and notifies the receiver when it changes.
-    pub fn start_reading(&self, position: u64) -> watch::Receiver<u64> {
+    pub(super) fn start_reading(&self, position: u64) -> watch::Receiver<u64> {
         let new_reader = {
             let mut state = self.inner.state.lock();
             let is_needed = state.buffer.is_none() && state.stream_count > 0;
@@ -157,12 +161,12 @@ impl EventHub {
     }
 
     /// Returns the end of the buffer: all events up to it are visible in the database.
-    pub fn end(&self) -> u64 {
+    pub(super) fn end(&self) -> u64 {
         *self.inner.end.borrow()
     }
 
     /// Returns the next part of a stream whose caller has received the events up to `position`.
-    pub fn next_part(&self, position: u64, org: &OrgId, filter: &EventFilter) -> Part {
+    pub(super) fn next_part(&self, position: u64, org: &OrgId, filter: &EventFilter) -> Part {
         let state = self.inner.state.lock();
         match &state.buffer {
             Some(buffer) => buffer.next_part(position, org, filter),
@@ -172,7 +176,7 @@ impl EventHub {
 
     /// Returns whether the frames of the events after `position` that match are larger than
     /// `max_bytes`.
-    pub fn has_more_bytes(
+    pub(super) fn has_more_bytes(
         &self,
         position: u64,
         org: &OrgId,
@@ -262,7 +266,9 @@ impl Reader {
                 Ok(events) => {
                     let rendered: Vec<_> = events.into_iter().map(RenderedEvent::from).collect();
                     if let Some(buffer) = &mut inner.state.lock().buffer {
-                        rendered.into_iter().for_each(|event| buffer.push(event));
+                        for event in rendered {
+                            buffer.push(event);
+                        }
                         inner.end.send_replace(buffer.end);
                     }
                     Duration::ZERO

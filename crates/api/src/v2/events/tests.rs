@@ -266,6 +266,7 @@ async fn stream_after_a_deleted_or_unknown_event_starts_with_a_reset() {
     let mut caller = open(&hub, Start::After(Some(5)), EventFilter::default()).await;
     events.add("a", "client", 0);
     assert_eq!(caller.next_ids(1).await, [6]);
+    drop(caller);
     let mut caller = open(&hub, Start::After(Some(0)), EventFilter::default()).await;
     let event = caller.next_event().await;
     assert_eq!(event, (6, "reset".to_owned()));
