@@ -18,6 +18,7 @@ mod cli;
 mod distributed;
 mod documentation;
 mod end_to_end;
+mod events;
 mod hostile_messages;
 mod inventory;
 mod inventory_reports;
