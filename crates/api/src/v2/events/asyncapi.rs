@@ -180,3 +180,6 @@ fn field_schema(field: &EventField) -> Value {
     schema["description"] = field.description.into();
     schema
 }
+
+#[cfg(test)]
+mod tests;

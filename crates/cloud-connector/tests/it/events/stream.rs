@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use super::{EventReader, check_events_of_client, run_client};
@@ -18,16 +19,19 @@ each_deployment!(
     asyncapi_document_needs_no_credentials_and_describes_the_events,
 );
 
+const ORG_ID_HEADER: HeaderName = HeaderName::from_static("x-rh-cloud-connector-org-id");
+
 async fn stream_shows_the_events_of_a_client_in_order(deployment: Deployment) {
     let client_id = unique_id("events");
     let mut reader = EventReader::open(&deployment, "").await;
     assert_eq!(reader.next_block().await.as_deref(), Some("id: 0"));
-    let mut other_organization = EventReader::from_request(
-        deployment
-            .request("GET", "/v2/events")
-            .header("x-rh-cloud-connector-org-id", "another-organization"),
-    )
-    .await;
+    // `headers` replaces the organization of the request.
+    let organization = HeaderValue::from_static("another-organization");
+    let organization = HeaderMap::from_iter([(ORG_ID_HEADER, organization)]);
+    let request = deployment
+        .request("GET", "/v2/events")
+        .headers(organization);
+    let mut other_organization = EventReader::from_request(request).await;
     run_client(&deployment, &client_id).await;
     check_events_of_client(&reader.next_events(3).await, &client_id);
     // The other stream sends only its start and its position.
