@@ -103,7 +103,8 @@ impl ApiError {
         )
     }
 
-    fn too_many_requests(wait_time: Duration, detail: &str) -> Self {
+    /// Returns the 429 error. The next request is allowed after `wait_time`.
+    pub fn too_many_requests(wait_time: Duration, detail: &str) -> Self {
         let seconds = wait_time.as_secs_f64().ceil().clamp(1.0, 3600.0);
         #[expect(
             clippy::cast_possible_truncation,

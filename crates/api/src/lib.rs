@@ -38,7 +38,7 @@ pub use axum::Router;
 use delivery::Delivery;
 use domain::{BrokerRejection, Clock};
 use service::{Health, TaskGroup};
-use store::{ClientRepository, ConnectionRepository};
+use store::{ClientRepository, ConnectionRepository, EventRepository};
 use tenant::AccountTranslator;
 
 use auth::AuthFailures;
@@ -46,6 +46,8 @@ use large_responses::LargeResponses;
 use middleware::MiddlewareConfig;
 use openapi::DocumentedRouter;
 use rate_limits::RateLimits;
+use v2::events::EventHub;
+use v2::events::asyncapi::asyncapi_json;
 
 pub use auth::Keys;
 pub use client_address::IpRange;
@@ -79,6 +81,8 @@ pub struct ApiDeps {
     pub keys: Keys,
     /// Translates v1 account numbers to organizations.
     pub account_translator: Arc<dyn AccountTranslator>,
+    /// Events of organizations. `None` if events are disabled.
+    pub events: Option<EventDeps>,
     /// The group of the tasks that serve HTTP. A request spawns a task here if the task must
     /// continue when the caller closes the connection.
     pub tasks: TaskGroup,
@@ -96,12 +100,24 @@ pub struct LookupRetries {
     pub retry_interval: Duration,
 }
 
+/// Dependencies and settings of the event streams.
+pub struct EventDeps {
+    /// The events.
+    pub events: Arc<dyn EventRepository>,
+    /// Maximum number of open streams for each key and organization.
+    pub max_streams: usize,
+    /// Kafka topic to which events are forwarded. `None` if events are not forwarded.
+    pub kafka_topic: Option<String>,
+}
+
 /// Dependencies and settings of the endpoints.
 pub struct ApiState {
     deps: ApiDeps,
     rate_limits: RateLimits,
     auth_failures: AuthFailures,
     large_responses: LargeResponses,
+    /// The event streams. `None` if events are disabled.
+    event_hub: Option<EventHub>,
     /// Whether to accept the header `x-rh-identity`. Accepting the header is safe only behind a
     /// gateway that overwrites the header.
     trust_identity_header: bool,
@@ -112,9 +128,14 @@ impl ApiState {
     /// Creates the state from its dependencies and the `[api]` configuration.
     pub fn new(deps: ApiDeps, config: &ApiSettings) -> Self {
         let large_responses = LargeResponses::new(config, deps.tasks.clone());
+        let event_hub = deps
+            .events
+            .as_ref()
+            .map(|it| EventHub::new(it.events.clone(), it.max_streams, deps.tasks.clone()));
         Self {
             deps,
             large_responses,
+            event_hub,
             rate_limits: RateLimits::new(&config.rate_limit),
             auth_failures: AuthFailures::new(config.auth_failure_limit),
             trust_identity_header: config.trust_identity_header,
@@ -151,8 +172,14 @@ pub fn probe_router(probes: ProbeState, http: &HttpSettings) -> Router {
 /// Builds the router of a process that serves the API: API, documentation, probes and metrics.
 pub fn router(state: ApiState, probes: ProbeState, http: &HttpSettings) -> Router {
     let DocumentedRouter { router, document } = openapi::documented_router(&http.base_path);
+    let kafka_topic = state
+        .deps
+        .events
+        .as_ref()
+        .and_then(|it| it.kafka_topic.as_deref());
+    let asyncapi = asyncapi_json(&http.base_path, kafka_topic);
     let api = router.with_state(Arc::new(state));
-    let docs = Router::new().nest(&http.base_path, docs::router(&document));
+    let docs = Router::new().nest(&http.base_path, docs::router(&document, asyncapi));
     let probes = health::router().with_state(Arc::new(probes));
     with_middleware(api.merge(docs).merge(probes), http)
 }

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,6 +35,34 @@ const MAX_LOGGED_CALLER_CHARS: usize = 64;
 /// Remote address of the TCP connection on which a request was received.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub SocketAddr);
+
+/// Whether a TCP connection has a response that ends only when the caller or this process closes the
+/// connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ConnectionStreams(Arc<AtomicBool>);
+
+impl ConnectionStreams {
+    /// Marks the connection until the returned value is dropped. An HTTP/1 connection has one response
+    /// at a time.
+    pub fn open(&self) -> OpenStream {
+        self.0.store(true, Ordering::Release);
+        OpenStream(self.clone())
+    }
+
+    /// Returns whether the connection has such a response.
+    pub fn has_open_stream(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A response that ends only when the caller or this process closes the connection.
+pub(super) struct OpenStream(ConnectionStreams);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Release);
+    }
+}
 
 /// Caller and tenant of a request, for the access log. Empty until the request is authenticated.
 #[derive(Clone, Default)]

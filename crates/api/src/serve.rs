@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutWriter;
 
-use super::middleware::Peer;
+use super::middleware::{ConnectionStreams, Peer};
 use network::tls_server::ServerTls;
 use service::LogThrottle;
 use service::TaskGroup;
@@ -40,6 +40,10 @@ const MAX_CONNECTIONS: usize = 4096;
 /// Delay between a failed accept and the next accept. The usual cause of the failure is a lack of
 /// file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// Maximum time in which an event stream ends at shutdown. The stream of a caller that does not read
+/// would not end.
+const STREAM_SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Serves HTTP until `tasks` is cancelled. Then returns without waiting for open connections. The
 /// tasks of these connections also belong to `tasks`, and complete the requests in flight.
@@ -107,8 +111,11 @@ async fn serve_http(
     tasks: TaskGroup,
 ) {
     let router = TowerToHyperService::new(router);
+    let streams = ConnectionStreams::default();
+    let request_streams = streams.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(request_streams.clone());
         router.call(request)
     });
     let connection = http1::Builder::new()
@@ -121,7 +128,11 @@ async fn serve_http(
         result = connection.as_mut() => result,
         () = tasks.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            connection.await
+            if streams.has_open_stream() {
+                timeout(STREAM_SHUTDOWN_TIMEOUT, connection).await.unwrap_or(Ok(()))
+            } else {
+                connection.await
+            }
         }
     };
     if let Err(error) = result {

@@ -108,11 +108,19 @@ impl ClientInfo {
     /// because some clients write `-` and other clients write `_` in the name of the same worker.
     #[must_use]
     pub fn has_dispatcher(&self, worker_name: &str) -> bool {
-        let normalize = |name: &str| name.replace('_', "-");
-        let normalized = normalize(worker_name);
+        let normalized = normalize_dispatcher(worker_name);
         let dispatchers = self.dispatchers.as_object();
-        dispatchers.is_some_and(|all| all.keys().any(|key| normalize(key) == normalized))
+        dispatchers.is_some_and(|all| {
+            all.keys()
+                .any(|key| normalize_dispatcher(key) == normalized)
+        })
     }
+}
+
+/// Returns the name of a dispatcher in the form in which names are compared: with `-` instead of `_`.
+#[must_use]
+pub fn normalize_dispatcher(name: &str) -> String {
+    name.replace('_', "-")
 }
 
 /// Name of the dispatcher that only Satellite servers report.

@@ -5,6 +5,7 @@
 pub mod broker_rejection;
 pub mod clock;
 pub mod connection;
+pub mod event;
 pub mod identity;
 pub mod ids;
 pub mod ingest_stamp;

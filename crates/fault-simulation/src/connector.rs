@@ -156,6 +156,7 @@ impl ConnectorContext {
             maintenance: store.clone(),
             dead_letters: store.clone(),
             clients: store.clone(),
+            event_retention: None,
             clock: process.clock.clone(),
             pause_between_runs: self.plan.job_interval,
             disconnected_retention: RETENTION,

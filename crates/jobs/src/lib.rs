@@ -1,9 +1,11 @@
 //! Periodic jobs on the store (role `updaters`): tenant lookups, deletion of expired rows, the limit
 //! on dead letters, and connection counts.
 //!
-//! `schedule` contains the timer loop. `retention` deletes expired rows. `tenant_lookups` looks up
+//! `schedule` contains the timer loop. `retention` deletes expired rows. `event_forwarder` forwards
+//! events to Kafka. `tenant_lookups` looks up
 //! tenants and refreshes inventory. `open_claims` tracks the rows that a lookup job has claimed.
 
+mod event_forwarder;
 pub mod metrics;
 mod open_claims;
 mod retention;
@@ -25,6 +27,8 @@ use retention::{
     delete_disconnected_clients, delete_expired_dead_letters, delete_expired_history, trim_history,
 };
 
+pub use event_forwarder::EventForwarder;
+pub use retention::EventRetention;
 pub use settings::{JobSettings, PresenceSettings};
 pub use tenant_lookups::{
     LookupJob, LookupJobConfig, LookupJobRunner, RunOptions, RunSummary, StopReason,
@@ -42,6 +46,8 @@ pub struct PeriodicJobs {
     pub dead_letters: Arc<dyn DeadLetterRepository>,
     /// Deletes old history entries.
     pub clients: Arc<dyn ClientRepository>,
+    /// Deletes expired events. `None` if no events are deleted.
+    pub event_retention: Option<EventRetention>,
     /// Source of the current time.
     pub clock: Arc<dyn Clock>,
     /// Pause between the end of a run of all jobs and the start of the next run.
@@ -106,6 +112,10 @@ impl PeriodicJobs {
             "presence history above presence.history_per_client",
             &deleted,
         );
+        if let Some(event_retention) = &self.event_retention {
+            let deleted = event_retention.delete_expired_events(now).await;
+            log_deleted_rows("expired events", &deleted);
+        }
     }
 
     async fn enforce_dead_letter_limit(&self, tasks: &TaskGroup) {

@@ -1,11 +1,14 @@
 //! Metrics of the periodic jobs, and the connection counts that the jobs measure.
 
+use integrations::events::SendResult;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
 const CONNECTIONS: &str = "cloud_connector_connections";
 const TENANTLESS_CONNECTIONS: &str = "cloud_connector_tenantless_connections";
 const OLDEST_TENANTLESS_LOOKUP_AGE: &str = "cloud_connector_tenantless_oldest_lookup_age_seconds";
 const UPDATER_RUNS: &str = "cloud_connector_updater_runs_total";
+const EVENTS_FORWARDED: &str = "cloud_connector_events_forwarded_total";
+const EVENT_FORWARD_LAG: &str = "cloud_connector_events_forward_lag";
 
 /// Registers the help texts of these metrics. Call this function after the metrics recorder is
 /// installed, because earlier registrations are discarded.
@@ -20,6 +23,14 @@ pub fn describe() {
         "Longest time since the latest tenant lookup, of all clients in the state pending"
     );
     describe_counter!(UPDATER_RUNS, "Runs of periodic jobs, by job and outcome");
+    describe_counter!(
+        EVENTS_FORWARDED,
+        "Events sent to Kafka, by outcome: delivered, too_large or failed (sent again)"
+    );
+    describe_gauge!(
+        EVENT_FORWARD_LAG,
+        "Events that are not yet forwarded to Kafka, in the process that forwards events"
+    );
 }
 
 /// Sets the numbers of connected clients with and without a tenant.
@@ -46,4 +57,19 @@ pub fn set_connection_counts(
 pub fn count_job_run(job_name: &'static str, has_failed: bool) {
     let outcome = if has_failed { "failed" } else { "succeeded" };
     counter!(UPDATER_RUNS, "updater" => job_name, "outcome" => outcome).increment(1);
+}
+
+/// Counts an event that was sent to Kafka.
+pub fn count_forwarded_event(result: SendResult) {
+    let outcome = match result {
+        SendResult::Delivered => "delivered",
+        SendResult::TooLarge => "too_large",
+        SendResult::Failed => "failed",
+    };
+    counter!(EVENTS_FORWARDED, "outcome" => outcome).increment(1);
+}
+
+/// Sets the number of events that are not yet forwarded.
+pub fn set_event_forward_lag(event_count: u64) {
+    gauge!(EVENT_FORWARD_LAG).set(event_count as f64);
 }

@@ -1,11 +1,17 @@
 //! Deletes rows whose retention time has passed. Works in chunks, so no statement deletes too many
 //! rows.
 
-use domain::Timestamp;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::{Timestamp, clock};
 use store::{
-    ClientRepository, DeadLetterFilter, DeadLetterRepository, MAINTENANCE_CHUNK_ROWS,
-    MaintenanceRepository, StoreError,
+    ClientRepository, DeadLetterFilter, DeadLetterRepository, EventRepository,
+    MAINTENANCE_CHUNK_ROWS, MaintenanceRepository, StoreError,
 };
+
+/// How long events are stored that are not yet forwarded.
+const MAX_UNFORWARDED_RETENTION: Duration = Duration::from_hours(7 * 24);
 
 /// Deletes clients that disconnected before `time`. Returns the number of deleted clients.
 pub(super) async fn delete_disconnected_clients(
@@ -83,6 +89,55 @@ pub(super) async fn trim_history(
         last_client = trimmed.last_client;
         if last_client.is_none() {
             return Ok(deleted_count);
+        }
+    }
+}
+
+/// Deletes expired events.
+pub struct EventRetention {
+    /// The events.
+    pub events: Arc<dyn EventRepository>,
+    /// How long events are stored.
+    pub retention: Duration,
+    /// Whether events that are not yet forwarded are stored longer.
+    pub waits_for_forwarder: bool,
+}
+
+impl EventRetention {
+    /// Deletes expired events. Returns the number of deleted events.
+    pub(super) async fn delete_expired_events(&self, now: Timestamp) -> Result<u64, StoreError> {
+        let expired_before = clock::saturating_sub(now, self.retention);
+        let forwarded_position = if self.waits_for_forwarder {
+            self.events.forwarded_position().await?
+        } else {
+            None
+        };
+        let Some(forwarded_position) = forwarded_position else {
+            return self.delete_events_before(expired_before, u64::MAX).await;
+        };
+        let deleted = self
+            .delete_events_before(expired_before, forwarded_position)
+            .await?;
+        let longest_retention = self.retention.max(MAX_UNFORWARDED_RETENTION);
+        let expired_before = clock::saturating_sub(now, longest_retention);
+        Ok(deleted + self.delete_events_before(expired_before, u64::MAX).await?)
+    }
+
+    async fn delete_events_before(
+        &self,
+        time: Timestamp,
+        up_to_position: u64,
+    ) -> Result<u64, StoreError> {
+        let mut deleted_count = 0;
+        loop {
+            let deleted = self
+                .events
+                .delete_events_before(time, MAINTENANCE_CHUNK_ROWS, up_to_position)
+                .await?;
+            deleted_count += deleted;
+            if deleted < MAINTENANCE_CHUNK_ROWS.into() {
+                return Ok(deleted_count);
+            }
         }
     }
 }

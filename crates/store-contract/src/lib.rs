@@ -76,6 +76,12 @@ macro_rules! contract_tests {
                 one_process_has_the_lease_of_a_session,
                 epochs_of_a_restored_database_are_higher_than_before,
             }
+            events {
+                events_are_deleted_from_the_oldest_position_up_to_a_time_and_a_position,
+                events_are_read_by_organization_in_the_order_of_their_positions,
+                large_events_are_read_in_several_calls,
+                newest_position_remains_after_all_events_are_deleted,
+            }
             heartbeats {
                 heartbeat_before_the_offline_message_is_ignored,
                 heartbeat_restores_a_disconnected_client,

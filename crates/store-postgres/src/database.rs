@@ -12,8 +12,9 @@ use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search, upsert};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, RowVisitor, SELECT_CONNECTED_CLIENTS,
-    SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase, SqlSyntax, Statement,
+    Access, ColumnReader as _, EventOutboxStatements, Query, RowPage, RowVisitor,
+    SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase,
+    SqlSyntax, Statement,
 };
 use store::{LookupResult, PageRequest, PartitionLease, PresenceBatch, Result, StoreError};
 
@@ -67,6 +68,53 @@ store::statements! {
 
     FLUSH_SEARCH_INDEX = "SELECT gin_clean_pending_list('connection_search_term_hashes')";
 
+    NEWEST_EVENT_POSITION = "SELECT position FROM event_positions WHERE name = 'sequencer'";
+
+    FIND_OUTBOX_EVENT = "SELECT id FROM event_outbox ORDER BY id LIMIT 1";
+
+    LOCK_SEQUENCER =
+        "SELECT position FROM event_positions WHERE name = 'sequencer' FOR UPDATE SKIP LOCKED";
+
+    /// Parameters: limit. All parts of the statement have the same snapshot, so `sequencer` has the
+    /// position before the update.
+    SEQUENCE_EVENTS = "
+        WITH moved AS (
+            DELETE FROM event_outbox
+             WHERE id IN (SELECT id FROM event_outbox ORDER BY id LIMIT $1)
+            RETURNING *),
+        inserted AS (
+            INSERT INTO events (position, at, type, org_id, account, client_id, data,
+                   previous_dispatchers)
+            SELECT sequencer.position + row_number() OVER (ORDER BY moved.id), at, type, org_id,
+                   account, client_id, data, previous_dispatchers
+              FROM moved CROSS JOIN event_positions AS sequencer
+             WHERE sequencer.name = 'sequencer'),
+        moved_count AS (SELECT count(*) AS count FROM moved),
+        updated AS (
+            UPDATE event_positions SET position = position + moved_count.count
+              FROM moved_count WHERE name = 'sequencer' AND moved_count.count > 0)
+        SELECT count FROM moved_count";
+
+    /// Parameters: maximum count.
+    COUNT_OUTBOX_EVENTS =
+        "SELECT count(*) AS count FROM (SELECT id FROM event_outbox ORDER BY id LIMIT $1) AS oldest";
+
+    /// Parameters: holder, seconds.
+    HOLD_FORWARDER = "
+        UPDATE event_positions
+           SET holder = $1, held_until = clock_timestamp() + make_interval(secs => $2::bigint)
+         WHERE name = 'forwarder'
+           AND (holder = $1 OR held_until IS NULL OR held_until < clock_timestamp())
+        RETURNING position";
+
+    /// Parameters: holder, position.
+    STORE_FORWARDED_POSITION = "
+        UPDATE event_positions SET position = $2
+         WHERE name = 'forwarder' AND holder = $1 AND held_until >= clock_timestamp()
+           AND position <= $2";
+
+    FORWARDED_POSITION = "SELECT position FROM event_positions WHERE name = 'forwarder'";
+
     /// Parameters: time, limit. Also deletes the client's row in `connection_search` and its history,
     /// unless the client has reconnected.
     ///
@@ -101,6 +149,16 @@ store::statements! {
           ORDER BY client_id LIMIT $2"
     );
 }
+
+static EVENT_OUTBOX_STATEMENTS: EventOutboxStatements = EventOutboxStatements {
+    find: FIND_OUTBOX_EVENT,
+    lock_sequencer: LOCK_SEQUENCER,
+    sequence: SEQUENCE_EVENTS,
+    count: COUNT_OUTBOX_EVENTS,
+    hold_forwarder: HOLD_FORWARDER,
+    store_forwarded_position: STORE_FORWARDED_POSITION,
+    forwarded_position: FORWARDED_POSITION,
+};
 
 #[async_trait]
 impl SqlDatabase for PostgresStore {
@@ -183,6 +241,14 @@ impl SqlDatabase for PostgresStore {
 
     fn search_clients_statement(&self) -> Statement {
         SEARCH_CLIENTS
+    }
+
+    fn newest_event_position_statement(&self) -> Statement {
+        NEWEST_EVENT_POSITION
+    }
+
+    fn event_outbox_statements(&self) -> Option<&'static EventOutboxStatements> {
+        Some(&EVENT_OUTBOX_STATEMENTS)
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

@@ -14,8 +14,9 @@ use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search, tenant_changes};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, Query, RowPage, RowVisitor, SELECT_CONNECTED_CLIENTS,
-    SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase, SqlSyntax, Statement,
+    Access, ColumnReader as _, EventOutboxStatements, Query, RowPage, RowVisitor,
+    SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase,
+    SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{ConnectionFilter, LookupOutcome, LookupResult, PageRequest, PageStart, Result};
@@ -63,6 +64,10 @@ store::statements! {
           WHERE ingest_sessions.holder = excluded.holder OR ingest_sessions.held_until IS NULL
              OR ingest_sessions.held_until < unixepoch()
          RETURNING name";
+
+    /// `sqlite_sequence` has a row for the table after its first insert.
+    NEWEST_EVENT_POSITION =
+        "SELECT max(seq) AS position FROM sqlite_sequence WHERE name = 'events'";
 
     RESTORE_TENANT =
         "UPDATE connections SET org_id = $2, account = $3, tenant_lookup_timestamp = NULL,
@@ -246,6 +251,14 @@ impl SqlDatabase for SqliteStore {
 
     fn search_clients_statement(&self) -> Statement {
         SEARCH_CLIENTS
+    }
+
+    fn newest_event_position_statement(&self) -> Statement {
+        NEWEST_EVENT_POSITION
+    }
+
+    fn event_outbox_statements(&self) -> Option<&'static EventOutboxStatements> {
+        None
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

@@ -10,6 +10,7 @@
 //! | `lookup_queue` | [`LookupQueueRepository`] | tenant lookup jobs, operator commands |
 //! | `dead_letters` | [`DeadLetterRepository`] | recorder, retention job, operator commands |
 //! | `maintenance` | [`MaintenanceRepository`] | runtime, periodic jobs, operator commands |
+//! | `events` | [`EventRepository`] | sequencer, event streams, forwarder, retention job |
 //!
 //! [`sql`] implements the repositories once for all SQL databases. `store-sqlite` and
 //! `store-postgres` contain the drivers, the schemas and the statements that differ. Both backends
@@ -25,6 +26,7 @@ mod connections;
 mod dead_letter_limit;
 mod dead_letters;
 mod error;
+mod events;
 mod history;
 mod ingest_epochs;
 mod lookup_queue;
@@ -50,6 +52,7 @@ pub use dead_letters::{
     StoredDeadLetter,
 };
 pub use error::{Result, RowRejection, StoreError};
+pub use events::{EventRepository, MAX_OUTBOX_COUNT, StoredEvent};
 pub use history::{ContentHashes, HistoryRow, NewEvent, Transition, event_data};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
 pub use lookup_queue::{
@@ -64,7 +67,7 @@ pub use partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
 pub use presence::{
     PresenceRepository, RowVersion, StoredConnection, StoredDisconnect, StoredState, WriteOutcome,
 };
-pub use settings::DeadLetterSettings;
+pub use settings::{DeadLetterSettings, EventSettings};
 
 /// Maximum number of rows that one maintenance statement or operator command changes. A larger
 /// number of rows is processed by several calls, so no statement exceeds the statement timeout of the
@@ -89,6 +92,8 @@ pub struct Repositories {
     pub dead_letters: Arc<dyn DeadLetterRepository>,
     /// Operation of the database.
     pub maintenance: Arc<dyn MaintenanceRepository>,
+    /// Events of organizations.
+    pub events: Arc<dyn EventRepository>,
 }
 
 impl Repositories {
@@ -102,7 +107,8 @@ impl Repositories {
             + ClientRepository
             + LookupQueueRepository
             + DeadLetterRepository
-            + MaintenanceRepository,
+            + MaintenanceRepository
+            + EventRepository,
     {
         let backend = Arc::new(backend);
         Self {
@@ -112,7 +118,8 @@ impl Repositories {
             clients: backend.clone(),
             lookup_queue: backend.clone(),
             dead_letters: backend.clone(),
-            maintenance: backend,
+            maintenance: backend.clone(),
+            events: backend,
         }
     }
 }

@@ -94,8 +94,13 @@ impl Cluster {
             mosquitto,
         };
         let mqtt_url = format!("mqtt://127.0.0.1:{}", cluster.mosquitto.port);
-        let [ingress_topic, answers_topic, slow_topic, inventory_topic] =
-            topic_names(unique_suffix);
+        let [
+            ingress_topic,
+            answers_topic,
+            slow_topic,
+            inventory_topic,
+            events_topic,
+        ] = topic_names(unique_suffix);
         cluster
             .set("mqtt.url", mqtt_url)
             .set("mqtt.username", "cloud-connector")
@@ -105,6 +110,7 @@ impl Cluster {
             .set("kafka.answers_topic", answers_topic)
             .set("kafka.slow_topic", slow_topic)
             .set("inventory.topic", inventory_topic)
+            .set("events.kafka_topic", events_topic)
             .set("kafka.group", format!("group-{unique_suffix}"))
             .set(
                 "kafka.answers_group",
@@ -253,10 +259,11 @@ impl Cluster {
     }
 }
 
-/// Returns the names of the ingress topic, the answers topic, the slow topic and the inventory topic of a
-/// cluster.
-fn topic_names(unique_suffix: &str) -> [String; 4] {
-    ["ingress", "answers", "slow", "inventory"].map(|kind| format!("{kind}-{unique_suffix}"))
+/// Returns the names of the ingress topic, the answers topic, the slow topic, the inventory topic and the
+/// topic of events of a cluster.
+fn topic_names(unique_suffix: &str) -> [String; 5] {
+    ["ingress", "answers", "slow", "inventory", "events"]
+        .map(|kind| format!("{kind}-{unique_suffix}"))
 }
 
 /// Creates a database with the current schema and the topics of a cluster on the shared servers.

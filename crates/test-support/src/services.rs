@@ -2,6 +2,8 @@
 //! a server starts a private server with `dev/service`. Each private server has its own directory
 //! and ports. All other tests share the servers that `make test` starts.
 
+mod topic_messages;
+
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,6 +15,8 @@ use sqlx::Connection as _;
 use store_postgres::{PostgresSettings, PostgresTls};
 use tokio::process::Command;
 use tokio::sync::OnceCell;
+
+pub use topic_messages::{TopicMessage, read_topic, read_topic_messages};
 
 static NEXT_PORT_OFFSET: AtomicU16 = AtomicU16::new(0);
 
@@ -360,40 +364,4 @@ pub async fn create_topics(topics: &[String], partitions: i32) {
     for result in results.unwrap() {
         result.unwrap();
     }
-}
-
-/// Returns the payloads of all messages that the topic contains now.
-pub fn read_topic(brokers: &str, topic: &str) -> Vec<Vec<u8>> {
-    use rdkafka::consumer::{BaseConsumer, Consumer as _};
-    use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", brokers)
-        .set("group.id", "reader")
-        .set("enable.auto.commit", "false")
-        .create()
-        .unwrap();
-    let metadata = consumer
-        .fetch_metadata(Some(topic), KAFKA_REQUEST_TIMEOUT)
-        .unwrap();
-    let mut assignment = TopicPartitionList::new();
-    let mut remaining_messages = 0;
-    for partition in metadata.topics()[0].partitions() {
-        let watermarks = consumer.fetch_watermarks(topic, partition.id(), KAFKA_REQUEST_TIMEOUT);
-        let (low, high) = watermarks.unwrap();
-        remaining_messages += high - low;
-        assignment
-            .add_partition_offset(topic, partition.id(), Offset::Beginning)
-            .unwrap();
-    }
-    consumer.assign(&assignment).unwrap();
-    let mut payloads = Vec::new();
-    while remaining_messages > 0 {
-        let message = consumer
-            .poll(KAFKA_REQUEST_TIMEOUT)
-            .expect("timed out waiting for a message of the topic")
-            .unwrap();
-        payloads.push(message.payload().unwrap_or_default().to_vec());
-        remaining_messages -= 1;
-    }
-    payloads
 }

@@ -81,6 +81,27 @@ impl TestStore {
         .await;
     }
 
+    /// Inserts an event, like a transaction that changes the presence of the client. On PostgreSQL, the
+    /// event has no position until it is sequenced.
+    pub async fn insert_event(
+        &self,
+        org_id: &str,
+        client_id: &str,
+        data: &str,
+        at: jiff::Timestamp,
+    ) {
+        let (table, at) = match &self.database {
+            Database::Sqlite(_) => ("events", at.as_microsecond().to_string()),
+            Database::Postgres(_) => ("event_outbox", format!("'{at}'")),
+        };
+        self.execute(format!(
+            "INSERT INTO {table} (at, type, org_id, account, client_id, data, previous_dispatchers)
+             VALUES ({at}, 'connection.online', '{org_id}', '42', '{client_id}', '{data}',
+                    '{{\"old\": {{}}}}')"
+        ))
+        .await;
+    }
+
     /// Returns a time as a literal for [`Self::execute`].
     #[must_use]
     pub fn time_literal(&self, time: jiff::Timestamp) -> String {

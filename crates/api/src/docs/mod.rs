@@ -1,7 +1,8 @@
-//! Serves the OpenAPI document `openapi.json`, and the documentation page `docs`. On the page,
+//! Serves the OpenAPI document `openapi.json`, the AsyncAPI document `asyncapi.json` of the events, and
+//! the documentation page `docs`. On the page,
 //! users can read about the endpoints and send requests to them.
 //!
-//! The document and the page require no authentication, because they contain no secrets. The
+//! The documents and the page require no authentication, because they contain no secrets. The
 //! Content-Security-Policy of the page forbids loading resources from other servers.
 
 use axum::Router;
@@ -58,13 +59,19 @@ const DOCS_PAGE_FILES: [(&str, &str, &str); 8] = [
     ("/docs/icon.svg", SVG_CONTENT_TYPE, include_str!("icon.svg")),
 ];
 
-pub(super) fn router(document: &OpenApi) -> Router {
+pub(super) fn router(document: &OpenApi, asyncapi: String) -> Router {
     let document = Bytes::from(openapi::to_json(document));
     let json_content_type = "application/json; charset=UTF-8";
-    let router = Router::new().route(
-        "/openapi.json",
-        get(async move || file_response(json_content_type, document.clone())),
-    );
+    let asyncapi = Bytes::from(asyncapi);
+    let router = Router::new()
+        .route(
+            "/openapi.json",
+            get(async move || file_response(json_content_type, document.clone())),
+        )
+        .route(
+            "/asyncapi.json",
+            get(async move || file_response(json_content_type, asyncapi.clone())),
+        );
     DOCS_PAGE_FILES
         .iter()
         .fold(router, |router, (path, content_type, content)| {

@@ -7,6 +7,7 @@ mod client_request;
 mod connection_details;
 mod diagnosis;
 mod disconnect;
+pub(crate) mod events;
 mod history;
 mod list_connections;
 mod list_filters;
@@ -45,6 +46,7 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             routes!(list_connections::list_connections),
             routes!(connection_details::details),
             routes!(history::history),
+            routes!(events::stream_events),
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),

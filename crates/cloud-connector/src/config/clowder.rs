@@ -138,6 +138,7 @@ fn to_settings(layers: &Layers, clowder: ClowderFile) -> Vec<(&'static str, Stri
             "kafka.answers_topic",
             "kafka.slow_topic",
             "inventory.topic",
+            "events.kafka_topic",
         ] {
             // The name that Clowder assigns to a topic may differ from the requested name.
             let requested_name = layers.string_value(setting_name);

@@ -20,7 +20,7 @@ use mqtt::MqttSettings;
 use pipeline::record::RecordSettings;
 use service::settings::{HumanDuration, InvalidValue, require_nonzero_duration};
 use service::{ClientBudgetSettings, LogSettings};
-use store::DeadLetterSettings;
+use store::{DeadLetterSettings, EventSettings};
 use store_postgres::PostgresSettings;
 use tenant::TenantSettings;
 
@@ -40,6 +40,7 @@ pub struct Config {
     pub tenant: TenantSettings,
     pub record: RecordSettings,
     pub dead_letters: DeadLetterSettings,
+    pub events: EventSettings,
     pub inventory: InventorySettings,
     pub sources: SourcesSettings,
     pub updaters: JobSettings,
@@ -59,7 +60,17 @@ impl Config {
         if self.inventory.enabled {
             topics.push(&self.inventory.topic);
         }
+        if self.forwards_events() {
+            topics.push(&self.events.kafka_topic);
+        }
         topics
+    }
+
+    /// Returns whether events are forwarded to Kafka.
+    #[must_use]
+    pub fn forwards_events(&self) -> bool {
+        let is_distributed = self.kafka.brokers.is_some() && !self.postgres.host.is_empty();
+        is_distributed && self.events.enabled && self.events.forward
     }
 }
 

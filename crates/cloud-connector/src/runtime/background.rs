@@ -1,12 +1,16 @@
 //! Background work: periodic jobs (role `updaters`) and the aggregation of metrics.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::build_context::BuildContext;
+use super::mqtt_ingest::process_name;
 use super::tenant_lookup_job;
-use jobs::PeriodicJobs;
+use integrations::events::KafkaEventSink;
+use jobs::{EventForwarder, EventRetention, PeriodicJobs};
+use kafka::Producer;
 use service::TaskGroup;
 use service::metrics::prometheus_handle;
 
@@ -21,6 +25,11 @@ pub(super) fn periodic_jobs(context: &BuildContext<'_>) -> Result<PeriodicJobs> 
         maintenance: context.repositories.maintenance.clone(),
         dead_letters: context.repositories.dead_letters.clone(),
         clients: context.repositories.clients.clone(),
+        event_retention: Some(EventRetention {
+            events: context.repositories.events.clone(),
+            retention: config.events.retention.get(),
+            waits_for_forwarder: config.forwards_events(),
+        }),
         clock: context.clock.clone(),
         pause_between_runs: config.updaters.interval.get(),
         disconnected_retention: config.updaters.disconnected_retention.get(),
@@ -35,6 +44,20 @@ pub(super) fn periodic_jobs(context: &BuildContext<'_>) -> Result<PeriodicJobs> 
             context.data_dir,
             context.clock.clone(),
         )?,
+    })
+}
+
+/// Creates the forwarder of events to Kafka.
+pub(super) fn event_forwarder(context: &BuildContext<'_>) -> Result<EventForwarder> {
+    let config = context.config;
+    let producer = Producer::new_best_effort(&config.kafka)?;
+    Ok(EventForwarder {
+        events: context.repositories.events.clone(),
+        sink: Arc::new(KafkaEventSink::new(
+            producer,
+            config.events.kafka_topic.clone(),
+        )),
+        holder: process_name(config),
     })
 }
 

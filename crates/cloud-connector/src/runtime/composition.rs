@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::background::periodic_jobs;
+use super::background::{event_forwarder, periodic_jobs};
 use super::build_context::BuildContext;
 use super::dead_letter_replay::DeadLetterReplay;
 use super::embedded_broker::EmbeddedBroker;
@@ -16,7 +16,7 @@ use super::roles::Role;
 use super::startup_resources::Listeners;
 use api::Keys;
 use broker::Broker;
-use jobs::PeriodicJobs;
+use jobs::{EventForwarder, PeriodicJobs};
 use service::Health;
 
 /// The components of a process. A component is `None`, or a list is empty, if the roles and the
@@ -30,6 +30,7 @@ pub(super) struct Components {
     pub publishing: Option<Publishing>,
     pub handshake_errors: Option<HandshakeErrors>,
     pub periodic_jobs: Option<PeriodicJobs>,
+    pub event_forwarder: Option<EventForwarder>,
     pub http: HttpServers,
 }
 
@@ -71,6 +72,8 @@ impl Components {
             .map(|(errors, publishing)| HandshakeErrors::new(context, errors, publishing));
         let has_jobs = context.has_role(Role::Updaters);
         let periodic_jobs = build_if(has_jobs, || periodic_jobs(context))?;
+        let forwards_events = has_jobs && context.config.forwards_events();
+        let event_forwarder = build_if(forwards_events, || event_forwarder(context))?;
         let publishing_ref = publishing.as_ref();
         let http = HttpServers::new(
             context,
@@ -89,6 +92,7 @@ impl Components {
             publishing,
             handshake_errors,
             periodic_jobs,
+            event_forwarder,
             http,
         })
     }

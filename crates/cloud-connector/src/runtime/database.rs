@@ -37,7 +37,8 @@ impl Database {
                 api: roles.contains(Role::Api),
                 recorder: roles.contains(Role::Record),
             };
-            let store = PostgresStore::with_reserved_connections(&config.postgres, reserved_for);
+            let store = PostgresStore::with_reserved_connections(&config.postgres, reserved_for)
+                .with_events(config.events.enabled);
             return Ok(Self {
                 repositories: Repositories::new(store),
                 data_dir: None,
@@ -46,6 +47,7 @@ impl Database {
         }
         let data_dir = DataDir::open(&config.data.dir)?;
         let store = SqliteStore::open(&data_dir.database_path()).await?;
+        let store = store.with_events(config.events.enabled);
         Ok(Self {
             files: Some(store.files().clone()),
             repositories: Repositories::new(store),
@@ -105,7 +107,7 @@ pub async fn migrate(config: &Config) -> Result<String> {
 /// When the database does not exist, is unreachable, or has pending migrations.
 pub async fn open_store_for_cli(config: &Config) -> Result<Repositories> {
     if !config.postgres.host.is_empty() {
-        let store = PostgresStore::new(&config.postgres);
+        let store = PostgresStore::new(&config.postgres).with_events(config.events.enabled);
         store.ping().await.context(
             "postgres: cannot connect to the database; check the [postgres] settings, or run \
              `cloud-connector doctor`",
@@ -127,5 +129,5 @@ pub async fn open_store_for_cli(config: &Config) -> Result<Repositories> {
         );
     }
     let store = SqliteStore::open(&database_file).await?;
-    Ok(Repositories::new(store))
+    Ok(Repositories::new(store.with_events(config.events.enabled)))
 }

@@ -12,7 +12,9 @@ use super::live_status::{LiveClients, LiveStatus};
 use super::publishing::Publishing;
 use super::roles::Role;
 use super::startup_resources::HttpListeners;
-use api::{ApiDeps, ApiState, Keys, ListBrokerRejections, LookupRetries, ProbeState, Router};
+use api::{
+    ApiDeps, ApiState, EventDeps, Keys, ListBrokerRejections, LookupRetries, ProbeState, Router,
+};
 use broker::Broker;
 use delivery::Delivery;
 use network::tls_server::ServerTls;
@@ -109,9 +111,22 @@ fn api_state(
         ack_timeout: context.config.mqtt.publish_timeout.get(),
         keys,
         account_translator: account_translator(context.config)?,
+        events: event_deps(context),
         tasks: context.stages.http.clone(),
     };
     Ok(ApiState::new(deps, &context.config.api))
+}
+
+/// Returns the events that the API streams. Returns `None` if events are disabled.
+fn event_deps(context: &BuildContext<'_>) -> Option<EventDeps> {
+    let config = context.config;
+    config.events.enabled.then(|| EventDeps {
+        events: context.repositories.events.clone(),
+        max_streams: config.events.max_streams,
+        kafka_topic: config
+            .forwards_events()
+            .then(|| config.events.kafka_topic.clone()),
+    })
 }
 
 /// Returns the connections that the API shows. With the embedded broker, a client is connected only if

@@ -1,5 +1,6 @@
 //! Registers the help texts of the metrics of all components.
 
+use super::event_sequencer;
 use network::tls_server;
 use pipeline::{ingest, record};
 
@@ -10,6 +11,7 @@ pub fn describe_all() {
     api::metrics::describe();
     broker::metrics::describe();
     delivery::metrics::describe();
+    event_sequencer::describe_metrics();
     ingest::metrics::describe();
     integrations::metrics::describe();
     jobs::metrics::describe();

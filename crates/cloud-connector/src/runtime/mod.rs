@@ -22,6 +22,7 @@ mod data_dir;
 mod database;
 mod dead_letter_replay;
 mod embedded_broker;
+mod event_sequencer;
 mod file_check;
 mod http;
 mod kafka_readers;

@@ -119,7 +119,7 @@ fn session_client_id(mqtt: &MqttSettings) -> String {
 /// Returns a name that a process keeps when it restarts, and that differs from the names of other
 /// processes: the name of the host and the HTTP address. If the operating system selects the port,
 /// the process id replaces it.
-fn process_name(config: &Config) -> String {
+pub(super) fn process_name(config: &Config) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (host, address) = (host.trim(), config.http.listen);
     match address.port() {

@@ -13,7 +13,7 @@ use pipeline::record::{
     RecorderDeps, Writer,
 };
 use service::Health;
-use store::MaintenanceRepository;
+use store::{EventRepository, MaintenanceRepository};
 use tenant::{MassLossDetector, TenantLookup};
 
 /// Name of the recorder in the response of `/readiness`.
@@ -33,6 +33,8 @@ pub(super) struct Recording {
     pub writers: Vec<Writer>,
     /// The database whose search index is flushed periodically. `None` if it has no search index.
     pub search_index: Option<Arc<dyn MaintenanceRepository>>,
+    /// The events to which positions must be given. `None` if the database gives the positions.
+    pub events: Option<Arc<dyn EventRepository>>,
     /// `None` if the sources service is not configured.
     pub source_registrations: Option<SourceRegistrations>,
     tenant_lookup: Arc<dyn TenantLookup>,
@@ -80,6 +82,7 @@ impl Recording {
             recorder,
             writers,
             search_index: (!uses_sqlite).then(|| context.repositories.maintenance.clone()),
+            events: (!uses_sqlite).then(|| context.repositories.events.clone()),
             source_registrations,
             tenant_lookup: context.tenant_lookup.clone(),
         };

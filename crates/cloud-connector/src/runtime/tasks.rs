@@ -6,6 +6,7 @@ use tokio::net::TcpListener;
 use super::background::run_metrics_upkeep;
 use super::composition::Components;
 use super::embedded_broker::EmbeddedBroker;
+use super::event_sequencer::run_event_sequencer;
 use super::file_check::FileCheck;
 use super::recording::Recording;
 use super::search_index::run_search_index_flushes;
@@ -55,6 +56,9 @@ pub(super) fn spawn_all(components: Components, stages: &Stages) {
     if let Some(jobs) = components.periodic_jobs {
         background.spawn_essential("periodic_jobs", jobs.run(background.clone()));
     }
+    if let Some(forwarder) = components.event_forwarder {
+        background.spawn_essential("event_forwarder", forwarder.run(background.clone()));
+    }
     if let Some(tls) = components.http.tls {
         let interval = components.http.tls_reload_interval;
         let reload = reload_on_change(tls, interval, background.clone());
@@ -84,6 +88,10 @@ fn spawn_recording(recording: Recording, stages: &Stages) {
     if let Some(database) = recording.search_index {
         let flushing = run_search_index_flushes(database, background.clone());
         background.spawn_essential("search_index_flushes", flushing);
+    }
+    if let Some(events) = recording.events {
+        let sequencing = run_event_sequencer(events, background.clone());
+        background.spawn_essential("event_sequencer", sequencing);
     }
     if let Some(registrations) = recording.source_registrations {
         let processing = process_registrations(

@@ -19,6 +19,7 @@ mod cli_rest;
 mod distributed;
 mod documentation;
 mod end_to_end;
+mod events;
 mod hostile_messages;
 mod inventory;
 mod inventory_reports;

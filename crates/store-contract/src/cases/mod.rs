@@ -6,6 +6,7 @@ pub mod connections;
 pub mod dead_letters;
 pub mod delivered_reports;
 pub mod epochs;
+pub mod events;
 pub mod heartbeats;
 pub mod lookup_queue;
 pub mod maintenance;

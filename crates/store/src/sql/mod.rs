@@ -6,8 +6,8 @@
 //!
 //! - `statements`: statements that all databases accept, and their columns;
 //! - `row`: the conversion of rows to Rust types;
-//! - `presence`, `ingest_epochs`, `connections`, `clients`, `lookup_queue`, `dead_letters`, `maintenance`:
-//!   the repositories;
+//! - `presence`, `ingest_epochs`, `connections`, `clients`, `lookup_queue`, `dead_letters`, `maintenance`,
+//!   `events`: the repositories;
 //! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
 //!
 //! A backend contains its driver, its schema, and the statements that only its database accepts.
@@ -16,6 +16,7 @@ mod batch;
 mod clients;
 mod connections;
 mod dead_letters;
+mod events;
 mod examples;
 mod ingest_epochs;
 mod lookup_queue;
@@ -40,6 +41,7 @@ use crate::partitions::PartitionLease;
 
 pub use batch::{SqlTransaction, TenantColumns};
 pub use clients::{SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS};
+pub use events::EventOutboxStatements;
 pub use examples::{example_filters, texts};
 pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
@@ -138,6 +140,13 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// maximum number of rows. Its rows have the columns of [`SELECT_CONNECTED_CLIENTS`]. A client with
     /// rows in both tables has only its row in `connections` in the result.
     fn search_clients_statement(&self) -> Statement;
+
+    /// Returns the statement that returns the highest position of an event in the column `position`.
+    fn newest_event_position_statement(&self) -> Statement;
+
+    /// Returns the statements that give positions to events. Returns `None` if each event has a
+    /// position when it is inserted.
+    fn event_outbox_statements(&self) -> Option<&'static EventOutboxStatements>;
 
     /// Issues a higher epoch for each partition. The epoch is at least the Unix time in seconds, so
     /// a database that was restored from a backup does not issue an epoch twice. Each returned row

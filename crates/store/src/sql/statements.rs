@@ -51,6 +51,10 @@ pub(super) const DEAD_LETTER_COLUMNS: &str = "id, client_id, topic, size, sha256
 /// Number of failed lookups of a row.
 pub(super) const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0)";
 
+/// Columns of an event.
+const EVENT_COLUMNS: &str =
+    "position, at, type, org_id, account, client_id, data, previous_dispatchers";
+
 /// Condition on rows that are due for an inventory refresh.
 const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
      AND stale_timestamp < $1 AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
@@ -331,4 +335,24 @@ shared_statements! {
                     SELECT max(newest.number) - $2 FROM presence_history AS newest
                      WHERE newest.client_id = h.client_id)
               LIMIT $3{skip_locked})";
+
+    oldest_event_position = "SELECT min(position) AS position FROM events";
+
+    /// Parameters: position before the first event, limit.
+    read_events =
+        "SELECT {EVENT_COLUMNS} FROM events WHERE position > $1 ORDER BY position LIMIT $2";
+
+    /// Parameters: position before the first event, limit, organization.
+    read_org_events =
+        "SELECT {EVENT_COLUMNS} FROM events WHERE org_id = $3 AND position > $1
+          ORDER BY position LIMIT $2";
+
+    /// Parameters: time, limit, last position.
+    delete_events_before =
+        "DELETE FROM events WHERE position IN (
+             SELECT position FROM (
+                 SELECT position, max(at) OVER (ORDER BY position) AS latest_at
+                   FROM (SELECT position, at FROM events WHERE position <= $3
+                          ORDER BY position LIMIT $2) AS oldest) AS ranked
+              WHERE latest_at < $1)";
 }

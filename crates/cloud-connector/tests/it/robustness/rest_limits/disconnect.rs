@@ -188,6 +188,7 @@ async fn serve_api(store: &Arc<TestStore>, interleaved: Interleaved) -> String {
         ack_timeout: Duration::from_secs(2),
         keys,
         account_translator: Arc::new(OneTenant),
+        events: None,
         tasks: tasks.clone(),
     };
     let probes = ProbeState {

@@ -1,0 +1,98 @@
+//! Reading and deleting events.
+
+use serde_json::json;
+use store::StoredEvent;
+use test_support::stores::TestStore;
+
+use crate::fixtures::{client, org, tenant, timestamp_at};
+
+/// Inserts one event for each second, each for another client, and gives positions to them.
+async fn insert_events(store: &TestStore, org_id: &str, seconds: &[i64]) {
+    for second in seconds {
+        let client_id = format!("client-{second}");
+        let data = format!("{{\"second\": {second}}}");
+        store
+            .insert_event(org_id, &client_id, &data, timestamp_at(*second))
+            .await;
+    }
+    store.events.sequence_events(1000).await.unwrap();
+}
+
+async fn read_positions(store: &TestStore, after_position: u64) -> Vec<u64> {
+    let events = store.events.read_events(None, after_position, 100).await;
+    events.unwrap().iter().map(|event| event.position).collect()
+}
+
+pub async fn events_are_read_by_organization_in_the_order_of_their_positions(store: &TestStore) {
+    assert_eq!(store.events.newest_position().await.unwrap(), 0);
+    assert_eq!(store.events.oldest_position().await.unwrap(), None);
+    insert_events(store, "a", &[1, 2]).await;
+    insert_events(store, "b", &[3]).await;
+    insert_events(store, "a", &[4]).await;
+    assert_eq!(store.events.newest_position().await.unwrap(), 4);
+    assert_eq!(store.events.oldest_position().await.unwrap(), Some(1));
+    assert_eq!(read_positions(store, 0).await, [1, 2, 3, 4]);
+    assert_eq!(read_positions(store, 3).await, [4]);
+    assert_eq!(read_positions(store, 4).await, [0; 0]);
+    let first_of_a = store.events.read_events(Some(&org("a")), 1, 1).await;
+    assert_eq!(
+        first_of_a.unwrap(),
+        [StoredEvent {
+            position: 2,
+            at: timestamp_at(2),
+            event_type: "connection.online".into(),
+            tenant: tenant("a"),
+            client_id: client("client-2"),
+            data: json!({"second": 2}),
+            previous_dispatchers: Some(json!({"old": {}})),
+        }]
+    );
+    let of_a = store.events.read_events(Some(&org("a")), 0, 10).await;
+    let positions: Vec<u64> = of_a.unwrap().iter().map(|event| event.position).collect();
+    assert_eq!(positions, [1, 2, 4]);
+}
+
+pub async fn large_events_are_read_in_several_calls(store: &TestStore) {
+    let large = format!("{{\"text\": \"{}\"}}", "x".repeat(3_000_000));
+    for second in 1..=3 {
+        store
+            .insert_event("a", "client", &large, timestamp_at(second))
+            .await;
+    }
+    store.events.sequence_events(10).await.unwrap();
+    assert_eq!(read_positions(store, 0).await, [1, 2]);
+    assert_eq!(read_positions(store, 2).await, [3]);
+}
+
+pub async fn events_are_deleted_from_the_oldest_position_up_to_a_time_and_a_position(
+    store: &TestStore,
+) {
+    // The event at position 4 is older than the event at position 3.
+    insert_events(store, "a", &[1, 2, 20, 3, 30]).await;
+    let delete = async |second, limit, up_to_position| {
+        let events = &store.events;
+        let deleted = events.delete_events_before(timestamp_at(second), limit, up_to_position);
+        deleted.await.unwrap()
+    };
+    assert_eq!(delete(1, 100, 5).await, 0);
+    assert_eq!(delete(10, 1, 5).await, 1);
+    assert_eq!(read_positions(store, 0).await, [2, 3, 4, 5]);
+    assert_eq!(delete(10, 100, 1).await, 0);
+    // Position 4 stays, because it follows an event that is not deleted.
+    assert_eq!(delete(10, 100, u64::MAX).await, 1);
+    assert_eq!(read_positions(store, 0).await, [3, 4, 5]);
+    assert_eq!(delete(25, 100, u64::MAX).await, 2);
+    assert_eq!(read_positions(store, 0).await, [5]);
+}
+
+pub async fn newest_position_remains_after_all_events_are_deleted(store: &TestStore) {
+    insert_events(store, "a", &[1, 2]).await;
+    let deleted = store
+        .events
+        .delete_events_before(timestamp_at(10), 100, u64::MAX);
+    assert_eq!(deleted.await.unwrap(), 2);
+    assert_eq!(store.events.newest_position().await.unwrap(), 2);
+    assert_eq!(store.events.oldest_position().await.unwrap(), None);
+    insert_events(store, "a", &[3]).await;
+    assert_eq!(read_positions(store, 0).await, [3]);
+}
