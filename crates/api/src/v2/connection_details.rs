@@ -18,7 +18,7 @@ use store::{ClientRecord, ClientStatus};
 /// Everything that is stored about a client. Fields that are null or `""` are omitted. Fields that
 /// are `{}` are not omitted.
 #[derive(Debug, Serialize, ToSchema)]
-struct StoredClient {
+pub(super) struct StoredClient {
     /// Account number of the organization, if the organization has an account number.
     #[serde(skip_serializing_if = "String::is_empty")]
     account: String,
@@ -64,7 +64,7 @@ struct StoredClient {
 
 /// A client of the organization that is disconnected.
 #[derive(Debug, Serialize, ToSchema)]
-struct DisconnectedClient {
+pub(super) struct DisconnectedClient {
     #[serde(flatten)]
     client: StoredClient,
     #[schema(format = DateTime)]
