@@ -46,7 +46,7 @@ pub(super) struct BatchStatusResponse {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
 enum BatchStatusItem {
-    Connected(ConnectionView),
+    Connected(Box<ConnectionView>),
     Disconnected { client_id: String },
 }
 
@@ -174,7 +174,7 @@ impl StatusReader {
         let mut is_too_large = false;
         let mut visit = |connection: Connection| {
             let client_id = connection.client_id.to_string();
-            let status = to_json(&BatchStatusItem::Connected(connection.into()));
+            let status = to_json(&BatchStatusItem::Connected(Box::new(connection.into())));
             byte_count += status.len();
             // One status is always accepted, so that every chunk makes progress.
             if byte_count > MAX_CHUNK_BYTES && !connected.is_empty() {

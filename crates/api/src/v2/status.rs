@@ -14,7 +14,7 @@ use crate::json::Json;
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "status", rename_all = "lowercase")]
 pub(super) enum StatusResponse {
-    Connected(ConnectionView),
+    Connected(Box<ConnectionView>),
     Disconnected,
 }
 
@@ -36,7 +36,7 @@ pub(super) async fn status(
         .find_reachable_connection(&caller.org_id, &client_id)
         .await?;
     Ok(Json(match connection {
-        Some(connection) => StatusResponse::Connected(connection.into()),
+        Some(connection) => StatusResponse::Connected(Box::new(connection.into())),
         None => StatusResponse::Disconnected,
     }))
 }

@@ -154,7 +154,7 @@ impl ClientFacts<'_> {
         let lost = self
             .latest_offline_entry()
             .filter(|entry| entry.reason == OfflineReason::TenantLost.as_str());
-        let mut summary = match lost {
+        let state = match lost {
             Some(entry) => format!(
                 "The client is connected, but it no longer belongs to {} since {}",
                 organization(entry.org.as_ref()),
@@ -167,9 +167,9 @@ impl ClientFacts<'_> {
              for the client id.";
         match NextLookup::of(record, self.lookup_retries) {
             NextLookup::GaveUp => {
-                summary.push_str(&format!(
-                    ": {failed} lookups found none, and there is no further lookup."
-                ));
+                let summary = format!(
+                    "{state}: {failed} lookups found none, and there is no further lookup."
+                );
                 let client = &record.client_id;
                 let suggestion = format!(
                     "{register} Then run `cloud-connector tenantless retry {client}`, or restart the client."
@@ -177,7 +177,7 @@ impl ClientFacts<'_> {
                 (summary, Some(suggestion))
             }
             NextLookup::At(next) => {
-                summary.push_str(&format!(": {failed} of at most {max} lookups found none."));
+                let summary = format!("{state}: {failed} of at most {max} lookups found none.");
                 let when = if next <= self.now {
                     "The next lookup is due now.".to_owned()
                 } else {
