@@ -217,7 +217,7 @@ fn without_times(json: &str) -> String {
         let mut replaced = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let (_, rest) = part.split_once('"').unwrap();
-            replaced.push_str(&format!(r#"{field}[time]"{rest}"#));
+            replaced.extend([field, "[time]\"", rest]);
         }
         text = replaced;
     }
