@@ -38,8 +38,9 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =
     LazyLock::new(|| SharedStatements::new(SYNTAX));
 
 /// Condition on clients that have the identifier `$1`.
-const HAS_IDENTIFIER: &str = "$1 IN (client_id, canonical_facts ->> '$.fqdn', \
-     canonical_facts ->> '$.insights_id', canonical_facts ->> '$.subscription_manager_id')";
+const HAS_IDENTIFIER: &str = "$1 IN (client_id, CAST(canonical_facts ->> '$.fqdn' AS TEXT), \
+     CAST(canonical_facts ->> '$.insights_id' AS TEXT), \
+     CAST(canonical_facts ->> '$.subscription_manager_id' AS TEXT))";
 
 store::statements! {
     NEXT_EPOCH =

@@ -191,7 +191,8 @@ pub async fn clients_are_found_by_each_of_their_identifiers(store: &TestStore) {
     assert_eq!(search("shared.example", 10).await, all);
     assert_eq!(search("shared.example", 2).await, all[..2]);
     assert_eq!(search(&format!("{long_name}2"), 10).await, ["long-2"]);
-    for unknown in ["Shared.example", "shared", "", "5", "%", &long_name] {
+    assert_eq!(search("5", 10).await, ["shared.example"]);
+    for unknown in ["Shared.example", "shared", "", "%", &long_name] {
         assert!(search(unknown, 10).await.is_empty(), "{unknown}");
     }
 }

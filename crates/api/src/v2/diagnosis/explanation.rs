@@ -154,7 +154,7 @@ impl ClientFacts<'_> {
         let lost = self
             .latest_offline_entry()
             .filter(|entry| entry.reason == OfflineReason::TenantLost.as_str());
-        let summary = match lost {
+        let state = match lost {
             Some(entry) => format!(
                 "The client is connected, but it no longer belongs to {} since {}",
                 organization(entry.org.as_ref()),
@@ -168,7 +168,7 @@ impl ClientFacts<'_> {
         match NextLookup::of(record, self.lookup_retries) {
             NextLookup::GaveUp => {
                 let summary = format!(
-                    "{summary}: {failed} lookups found none, and there is no further lookup."
+                    "{state}: {failed} lookups found none, and there is no further lookup."
                 );
                 let client = &record.client_id;
                 let suggestion = format!(
@@ -177,7 +177,7 @@ impl ClientFacts<'_> {
                 (summary, Some(suggestion))
             }
             NextLookup::At(next) => {
-                let summary = format!("{summary}: {failed} of at most {max} lookups found none.");
+                let summary = format!("{state}: {failed} of at most {max} lookups found none.");
                 let when = if next <= self.now {
                     "The next lookup is due now.".to_owned()
                 } else {
