@@ -149,7 +149,13 @@ fn with_write_timeout<S: AsyncWrite>(stream: S) -> Pin<Box<TimeoutWriter<S>>> {
 
 #[cfg(test)]
 mod tests {
-    use axum::routing::post;
+    use std::convert::Infallible;
+
+    use axum::Extension;
+    use axum::body::Body;
+    use axum::routing::{get, post};
+    use bytes::Bytes;
+    use futures::StreamExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::super::request_body::RequestBody;
@@ -171,6 +177,32 @@ mod tests {
         let error = server.write_all(&[0; 20]).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         drop(stalled_caller);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_stream_that_is_not_read_does_not_delay_the_shutdown() {
+        let endless = async |Extension(streams): Extension<ConnectionStreams>| {
+            let open_stream = streams.open();
+            let frames = futures::stream::repeat(Bytes::from_static(&[b'x'; 1024]));
+            Body::from_stream(frames.map(move |frame| {
+                let _is_open = &open_stream;
+                Ok::<_, Infallible>(frame)
+            }))
+        };
+        let router = Router::new().route("/", get(endless));
+        let (server, mut caller) = tokio::io::duplex(1024);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let tasks = TaskGroup::new();
+        let connection = tokio::spawn(serve_http(server, peer, router, tasks.clone()));
+        let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+        caller.write_all(request).await.unwrap();
+        let mut start = [0; 12];
+        caller.read_exact(&mut start).await.unwrap();
+        assert_eq!(&start, b"HTTP/1.1 200");
+        let cancelled_at = tokio::time::Instant::now();
+        tasks.cancel();
+        connection.await.unwrap();
+        assert_eq!(cancelled_at.elapsed(), STREAM_SHUTDOWN_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]

@@ -203,4 +203,4 @@ fn log_store_error(error: &StoreError) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

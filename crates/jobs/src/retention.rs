@@ -141,3 +141,30 @@ impl EventRetention {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_forwarder::tests::MemoryEvents;
+
+    #[tokio::test]
+    async fn events_that_are_not_forwarded_are_deleted_after_seven_days() {
+        let now: Timestamp = "2026-01-20T00:00:00Z".parse().unwrap();
+        let day_before: Timestamp = "2026-01-19T00:00:00Z".parse().unwrap();
+        let week_before: Timestamp = "2026-01-13T00:00:00Z".parse().unwrap();
+        for (waits_for_forwarder, expected) in [
+            (true, vec![(day_before, 5), (week_before, u64::MAX)]),
+            (false, vec![(day_before, u64::MAX)]),
+        ] {
+            let events = MemoryEvents::new(&[]);
+            *events.forwarded.lock() = 5;
+            let retention = EventRetention {
+                events: events.clone(),
+                retention: Duration::from_hours(24),
+                waits_for_forwarder,
+            };
+            retention.delete_expired_events(now).await.unwrap();
+            assert_eq!(*events.deletions.lock(), expected);
+        }
+    }
+}

@@ -178,7 +178,9 @@ async fn concurrent_writers_and_sequencers_leave_no_gap_and_keep_the_order_of_ea
                 let row = sqlx::query(next).bind(client).fetch_one(&mut connection);
                 let number: i64 = row.await.unwrap().get(0);
                 insert(&mut connection, &format!("client-{client}"), number).await;
-                tokio::time::sleep(Duration::from_millis((step % 3).unsigned_abs())).await;
+                if step % 3 > 0 {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
                 run(&mut connection, "COMMIT").await;
             }
         }));
@@ -193,7 +195,7 @@ async fn concurrent_writers_and_sequencers_leave_no_gap_and_keep_the_order_of_ea
     while database.sequence(1000).await > 0 {}
     let events = database.read_all().await;
     let positions: Vec<u64> = events.iter().map(|event| event.position).collect();
-    let event_count = (WRITERS * EVENTS_PER_WRITER).unsigned_abs();
+    let event_count = u64::try_from(WRITERS * EVENTS_PER_WRITER).unwrap();
     assert_eq!(positions, (1..=event_count).collect::<Vec<_>>());
     let mut numbers = BTreeMap::<String, Vec<i64>>::new();
     for event in events {

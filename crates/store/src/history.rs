@@ -82,12 +82,9 @@ pub struct NewEvent {
 pub mod event_data {
     use super::{ClientInfo, OfflineReason, OnlineCause, Value, json};
 
-    /// Type of the event for a connection that became visible.
-    pub const ONLINE: &str = "connection.online";
-    /// Type of the event for a connection whose content changed.
-    pub const UPDATED: &str = "connection.updated";
-    /// Type of the event for a connection that is no longer visible.
-    pub const OFFLINE: &str = "connection.offline";
+    pub use domain::event::{
+        CONNECTION_OFFLINE as OFFLINE, CONNECTION_ONLINE as ONLINE, CONNECTION_UPDATED as UPDATED,
+    };
 
     /// Returns the data of `connection.online`.
     #[must_use]

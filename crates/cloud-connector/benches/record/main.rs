@@ -5,7 +5,7 @@
 //!
 //! Start this benchmark with `make bench-record`. It prints a table, writes
 //! target/bench/record.json, and exits with 1 if a performance goal is missed. Arguments select
-//! parts: batch, search, pipeline, ingest, standby, embedded, latency, fleet, connect.
+//! parts: batch, search, history, pipeline, ingest, standby, embedded, latency, fleet, connect.
 
 mod baseline;
 mod batch;
@@ -35,8 +35,9 @@ use support::{Services, repository_root};
 
 const RESULT_FILE: &str = "target/bench/record.json";
 /// Names of the parts of the benchmark. Arguments select parts by name.
-const PART_NAMES: [&str; 9] = [
-    "batch", "search", "pipeline", "ingest", "standby", "embedded", "latency", "fleet", "connect",
+const PART_NAMES: [&str; 10] = [
+    "batch", "search", "history", "pipeline", "ingest", "standby", "embedded", "latency", "fleet",
+    "connect",
 ];
 
 /// Number of runs of most measurements.
@@ -74,6 +75,7 @@ fn run_parts() -> Result<bool> {
             match part.as_str() {
                 "batch" => batch::measure_new_and_known_clients(&services).await,
                 "search" => search_index::measure_search_index(&services).await,
+                "history" => search_index::measure_history_and_events(&services).await,
                 "pipeline" => pipeline::measure_record_role(&services).await,
                 "ingest" => ingest::measure_ingest_role(&services).await,
                 "standby" => standby::measure_takeover(&services).await,

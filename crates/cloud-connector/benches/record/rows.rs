@@ -5,12 +5,17 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use anyhow::Result;
-use domain::{ClientId, ClientInfo, ClientKind, IngestStamp, MessageId, OrgId, Tenant, Timestamp};
+use domain::{
+    ClientId, ClientInfo, ClientKind, IngestStamp, MessageId, OnlineCause, OrgId, Tenant, Timestamp,
+};
 use serde_json::json;
 use sqlx::PgConnection;
 use store::{
-    ConnectionUpsert, PresenceColumns, QueuePosition, ReceivedAt, ReplacedRow, TenantChange,
+    ConnectionUpsert, ContentHashes, HistoryRow, NewEvent, PresenceBatch, PresenceColumns,
+    PresenceRepository as _, QueuePosition, ReceivedAt, ReplacedRow, TenantChange, Transition,
+    event_data,
 };
+use store_postgres::PostgresStore;
 
 use super::ORG_ID;
 
@@ -103,6 +108,75 @@ fn online_upsert(client_id: &str, revision: usize) -> ConnectionUpsert {
         replaced: ReplacedRow::Any,
         presence: PresenceColumns::default(),
     }
+}
+
+/// Loads the stored states of the clients of a batch, as the recorder does, and sets the rows that the upserts
+/// replace. With `with_history`, also adds what the recorder derives from the states: the counters, the
+/// history and the events.
+pub async fn apply_stored_states(
+    store: &PostgresStore,
+    batch: &mut PresenceBatch,
+    with_history: bool,
+) -> Result<()> {
+    let clients: Vec<ClientId> = batch
+        .upserts
+        .iter()
+        .map(|upsert| upsert.client_id.clone())
+        .collect();
+    let mut states = store.load_client_states(&clients).await?;
+    for upsert in &mut batch.upserts {
+        let state = states.remove(&upsert.client_id);
+        let stored = state.and_then(|state| state.connection);
+        upsert.replaced = stored
+            .as_ref()
+            .map_or(ReplacedRow::Absent, |row| ReplacedRow::Version(row.version));
+        if !with_history {
+            continue;
+        }
+        let received_at = upsert.received_at.time;
+        let is_new = stored.is_none();
+        let stored_presence = stored.map(|row| row.presence).unwrap_or_default();
+        let hashes = ContentHashes::new(&upsert.info);
+        let tenant = match &upsert.tenant {
+            TenantChange::Found(tenant) | TenantChange::Keep(tenant) => tenant.clone(),
+            TenantChange::NotFound(_) | TenantChange::PendingLookup => continue,
+        };
+        let changed_parts = stored_presence
+            .content_hashes
+            .map(|stored| stored.changed_parts(&hashes))
+            .unwrap_or_default();
+        let event = |event_type, data| NewEvent {
+            client_id: upsert.client_id.clone(),
+            tenant: tenant.clone(),
+            at: received_at,
+            event_type,
+            data,
+            dispatchers_changed: false,
+        };
+        if is_new {
+            let cause = OnlineCause::Connected;
+            batch.history.push(HistoryRow {
+                client_id: upsert.client_id.clone(),
+                number: 1,
+                at: received_at,
+                tenant: Some(tenant.clone()),
+                transition: Transition::Online(cause),
+            });
+            let data = event_data::online(&upsert.info, cause);
+            batch.events.push(event(event_data::ONLINE, data));
+        } else if !changed_parts.is_empty() {
+            let data = event_data::updated(&upsert.info, &changed_parts);
+            batch.events.push(event(event_data::UPDATED, data));
+        }
+        upsert.presence = PresenceColumns {
+            connected_since: stored_presence.connected_since.or(Some(received_at)),
+            last_seen: Some(received_at),
+            transition_count: stored_presence.transition_count.max(1),
+            content_hashes: Some(hashes),
+            ..stored_presence
+        };
+    }
+    Ok(())
 }
 
 /// COPY statement that reads the output of [`to_copy_input`].

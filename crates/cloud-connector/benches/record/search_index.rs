@@ -1,5 +1,6 @@
-//! Measures the cost of the search index: two writers that record new, changed and unchanged clients,
-//! compared with the same writes without the search index, in databases of different sizes.
+//! Measures the cost of the search index, and of history and events: two writers that record new, changed
+//! and unchanged clients, compared with the same writes without the search index, in databases of different
+//! sizes, and without history and events. As in the recorder, each batch loads the stored states first.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use domain::Timestamp;
 use sqlx::AssertSqlSafe;
 use sqlx::Connection as _;
 use store::{
-    ConnectionUpsert, MaintenanceRepository as _, PresenceBatch, PresenceRepository as _,
-    WriteOutcome,
+    ConnectionUpsert, EventRepository as _, MaintenanceRepository as _, PresenceBatch,
+    PresenceRepository as _, WriteOutcome,
 };
 use store_postgres::PostgresStore;
 
@@ -28,6 +29,9 @@ const ROWS_PER_RUN: usize = 30_000;
 const WRITER_COUNT: usize = 2;
 /// Interval of the job that moves the entries of the pending list to the index, as in `record`.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(1500);
+/// Interval and size of the moves of events, as in `record`.
+const SEQUENCE_INTERVAL: Duration = Duration::from_millis(100);
+const SEQUENCED_EVENTS: u32 = 1000;
 const PLOT_FILE: &str = "target/bench/search-index.svg";
 
 /// What the messages of a run change.
@@ -44,11 +48,19 @@ const CHANGES: [(Change, &str, f64); 3] = [
     (Change::Nothing, "unchanged", 0.9),
 ];
 
-/// A database with and without the search index.
+/// What a side writes beside the connections.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extra {
+    Nothing,
+    SearchIndex,
+    SearchIndexHistoryAndEvents,
+}
+
+/// A database, and what is written to it.
 struct Side {
     database: String,
     store: Arc<PostgresStore>,
-    has_search_index: bool,
+    extra: Extra,
     /// The clients that are updated.
     known_clients: Vec<String>,
     /// The revision that the known clients have.
@@ -59,9 +71,9 @@ pub async fn measure_search_index(services: &Services) -> Result<Vec<Measurement
     let mut measurements = Vec::new();
     let mut points_by_change: [Vec<(usize, f64)>; 3] = Default::default();
     for size in SIZES {
-        let mut sides = vec![Side::create(services, size, true).await?];
+        let mut sides = vec![Side::create(services, size, Extra::SearchIndex).await?];
         if size == COMPARED_SIZE {
-            sides.push(Side::create(services, size, false).await?);
+            sides.push(Side::create(services, size, Extra::Nothing).await?);
         }
         services.checkpoint().await?;
         let (rates, longest_batch) = measure_sides(&mut sides).await?;
@@ -99,6 +111,38 @@ pub async fn measure_search_index(services: &Services) -> Result<Vec<Measurement
     Ok(measurements)
 }
 
+/// Number of known clients in the databases of the comparison of history and events.
+const HISTORY_SIZE: usize = 300_000;
+
+/// Minimum rate with history and events, divided by the rate without.
+const HISTORY_GOALS: [f64; 3] = [0.75, 0.0, 0.85];
+
+pub async fn measure_history_and_events(services: &Services) -> Result<Vec<Measurement>> {
+    let mut sides = Vec::new();
+    for extra in [Extra::SearchIndexHistoryAndEvents, Extra::SearchIndex] {
+        sides.push(Side::create(services, HISTORY_SIZE, extra).await?);
+    }
+    services.checkpoint().await?;
+    let (rates, _) = measure_sides(&mut sides).await?;
+    for side in sides {
+        side.store.close().await;
+        services.drop_database(&side.database).await?;
+    }
+    let compared = CHANGES.iter().zip(rates).zip(HISTORY_GOALS);
+    let measurements = compared.map(|(((_, name, _), rates), min_ratio)| Measurement {
+        name: format!("{name} clients, with ÷ without history and events"),
+        details: format!("{:.0} ÷ {:.0} rows/s", rates[0], rates[1]),
+        value: rates[0] / rates[1],
+        unit: "",
+        goal: if min_ratio > 0.0 {
+            Goal::AtLeast(min_ratio)
+        } else {
+            Goal::None
+        },
+    });
+    Ok(measurements.collect())
+}
+
 /// Compares the rates with (first) and without (second) the search index.
 fn comparison(rates: &[Vec<f64>; 3], longest_batch: Duration) -> Vec<Measurement> {
     let mut measurements: Vec<Measurement> = CHANGES
@@ -132,7 +176,7 @@ async fn measure_sides(sides: &mut [Side]) -> Result<([Vec<f64>; 3], Duration)> 
             for (samples, side) in samples.iter_mut().zip(sides.iter_mut()) {
                 let (rate, longest) = side.record(change).await?;
                 samples.push(rate);
-                if side.has_search_index {
+                if side.extra != Extra::Nothing {
                     longest_batch = longest_batch.max(longest);
                 }
             }
@@ -145,12 +189,12 @@ async fn measure_sides(sides: &mut [Side]) -> Result<([Vec<f64>; 3], Duration)> 
 }
 
 impl Side {
-    async fn create(services: &Services, size: usize, has_search_index: bool) -> Result<Self> {
+    async fn create(services: &Services, size: usize, extra: Extra) -> Result<Self> {
         let database = services.create_database().await?;
         let config = load_config(services.postgres_env_vars(&database))?;
         let mut side = Self {
             store: Arc::new(PostgresStore::new(&config.postgres)),
-            has_search_index,
+            extra,
             known_clients: rows::random_client_ids(ROWS_PER_RUN),
             revision: 0,
             database,
@@ -160,7 +204,7 @@ impl Side {
             services,
             &side.database,
             size - ROWS_PER_RUN,
-            has_search_index,
+            extra != Extra::Nothing,
         )
         .await?;
         let batches = rows::upsert_batches(&side.known_clients, side.revision);
@@ -191,16 +235,14 @@ impl Side {
                 ..PresenceBatch::default()
             });
         }
-        let flush = self.flush_search_index();
+        let jobs = self.run_jobs();
         let started_at = Instant::now();
-        let writers = batches_by_writer.map(|batches| {
-            let (store, has_search_index) = (self.store.clone(), self.has_search_index);
-            tokio::spawn(write_batches(store, has_search_index, batches))
-        });
+        let writers = batches_by_writer
+            .map(|batches| tokio::spawn(write_batches(self.store.clone(), self.extra, batches)));
         let write_all = futures::future::try_join_all(writers);
         let results = tokio::select! {
             results = write_all => results?,
-            never = flush => never,
+            never = jobs => never,
         };
         let elapsed = started_at.elapsed();
         let mut longest_batch = Duration::ZERO;
@@ -210,14 +252,30 @@ impl Side {
         Ok((ROWS_PER_RUN as f64 / elapsed.as_secs_f64(), longest_batch))
     }
 
-    /// Flushes the search index periodically, as `record` does. Never returns.
-    async fn flush_search_index<T>(&self) -> T {
-        loop {
-            tokio::time::sleep(FLUSH_INTERVAL).await;
-            if self.has_search_index {
-                // An error would only make the next flush larger.
-                let _ = self.store.flush_search_index().await;
+    /// Flushes the search index and moves events periodically, as `record` does. Never returns.
+    async fn run_jobs<T>(&self) -> T {
+        // An error would only make the next run larger.
+        let flush = async {
+            loop {
+                tokio::time::sleep(FLUSH_INTERVAL).await;
+                if self.extra != Extra::Nothing {
+                    let _ = self.store.flush_search_index().await;
+                }
             }
+        };
+        let sequence = async {
+            loop {
+                tokio::time::sleep(SEQUENCE_INTERVAL).await;
+                if self.extra == Extra::SearchIndexHistoryAndEvents {
+                    while self.store.sequence_events(SEQUENCED_EVENTS).await.ok()
+                        == Some(SEQUENCED_EVENTS.into())
+                    {}
+                }
+            }
+        };
+        tokio::select! {
+            never = flush => never,
+            never = sequence => never,
         }
     }
 }
@@ -225,18 +283,20 @@ impl Side {
 /// Returns the duration of the longest batch.
 async fn write_batches(
     store: Arc<PostgresStore>,
-    has_search_index: bool,
+    extra: Extra,
     batches: Vec<PresenceBatch>,
 ) -> Result<Duration> {
     let mut longest_batch = Duration::ZERO;
-    for batch in batches {
+    for mut batch in batches {
         let started_at = Instant::now();
         let now = Timestamp::now();
-        if has_search_index {
+        let with_history = extra == Extra::SearchIndexHistoryAndEvents;
+        rows::apply_stored_states(&store, &mut batch, with_history).await?;
+        if extra == Extra::Nothing {
+            store_postgres::record_without_search_index(&store, &batch.upserts, now).await?;
+        } else {
             let outcome = store.record_batch(&batch, &[], now).await?;
             ensure!(outcome == WriteOutcome::Committed, "{outcome:?}");
-        } else {
-            store_postgres::record_without_search_index(&store, &batch.upserts, now).await?;
         }
         longest_batch = longest_batch.max(started_at.elapsed());
     }

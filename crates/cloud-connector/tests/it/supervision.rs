@@ -241,6 +241,8 @@ mod distributed {
         let http_client = test_support::http_client();
         let tasks = list_essential_tasks(distributed_config(&cluster)).await;
         let expected_tasks = [
+            "event_forwarder",
+            "event_sequencer",
             "handshake_errors",
             "http_server",
             "kafka_reader_answers",

@@ -23,20 +23,23 @@ fn event(position: u64, client: &str) -> StoredEvent {
 }
 
 /// Events, and the lease of the forwarder, in memory.
-struct MemoryEvents {
+pub(crate) struct MemoryEvents {
     events: Vec<StoredEvent>,
-    forwarded: Mutex<u64>,
+    pub forwarded: Mutex<u64>,
+    /// Time and position of each deletion.
+    pub deletions: Mutex<Vec<(Timestamp, u64)>>,
     holder: Mutex<Option<String>>,
 }
 
 impl MemoryEvents {
-    fn new(clients: &[&str]) -> Arc<Self> {
+    pub fn new(clients: &[&str]) -> Arc<Self> {
         let events = (1..).zip(clients);
         Arc::new(Self {
             events: events
                 .map(|(position, client)| event(position, client))
                 .collect(),
             forwarded: Mutex::new(0),
+            deletions: Mutex::default(),
             holder: Mutex::new(None),
         })
     }
@@ -71,10 +74,11 @@ impl EventRepository for MemoryEvents {
 
     async fn delete_events_before(
         &self,
-        _time: Timestamp,
+        time: Timestamp,
         _limit: u32,
-        _up_to_position: u64,
+        up_to_position: u64,
     ) -> store::Result<u64> {
+        self.deletions.lock().push((time, up_to_position));
         Ok(0)
     }
 

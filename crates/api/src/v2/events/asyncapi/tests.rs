@@ -1,5 +1,5 @@
-use domain::{ClientId, OrgId, Tenant, Timestamp};
-use store::StoredEvent;
+use domain::{ClientId, ClientInfo, OfflineReason, OnlineCause, OrgId, Tenant, Timestamp};
+use store::{StoredEvent, event_data};
 
 use super::super::rendered::reset_data;
 use super::*;
@@ -66,19 +66,21 @@ fn event_json(event_type: &str, data: Value) -> Value {
 fn event_of_each_type_matches_its_schema_in_the_asyncapi_document() {
     let document = asyncapi_json("/api/cloud-connector", Some("topic"));
     let document: Value = serde_json::from_str(&document).unwrap();
-    let content = |name: &str, value: Value| {
-        let mut data = json!({"dispatchers": {"echo": {}}, "tags": null,
-            "canonical_facts": {"fqdn": "a"}, "client_version": "1"});
-        data[name] = value;
-        data
+    // The recorder builds its events with the same functions.
+    let info = ClientInfo {
+        dispatchers: json!({"echo": {}}),
+        canonical_facts: json!({"fqdn": "a"}),
+        client_version: "1".to_owned(),
+        ..ClientInfo::default()
     };
+    let offline = event_data::offline(OfflineReason::Will, 5, &Value::Null);
     let events = [
-        ("connection.online", content("cause", "connected".into())),
-        ("connection.updated", content("changed", json!(["tags"]))),
         (
-            "connection.offline",
-            json!({"reason": "will", "connected_for": 5, "dispatchers": null}),
+            event_data::ONLINE,
+            event_data::online(&info, OnlineCause::Connected),
         ),
+        (event_data::UPDATED, event_data::updated(&info, &["tags"])),
+        (event_data::OFFLINE, offline),
     ];
     assert_eq!(events.len(), EVENT_TYPES.len());
     for (event_type, data) in events {
