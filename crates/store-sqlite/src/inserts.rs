@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 use const_format::concatcp;
 
 use crate::driver::SqliteQuery;
+use crate::search_signature::{REPLACE_SEARCH_COLUMNS, SEARCH_COLUMNS, SearchColumns};
 use crate::transaction::stamp_columns;
 use domain::{MessageId, Timestamp};
 use store::sql::{
@@ -18,7 +19,7 @@ use store::sql::{
 use store::{ConnectionUpsert, DeadLetter};
 
 /// Numbers of rows of the statements, the largest first. SQLite accepts 32,766 parameters in a
-/// statement, and a connection has 30 parameters.
+/// statement, and a connection has 35 parameters.
 const ROW_COUNTS: [usize; 4] = [64, 16, 4, 1];
 
 /// Columns of an inserted connection, in the order of the parameters.
@@ -29,7 +30,9 @@ const CONNECTION_VALUES: &str = concatcp!(
      queue_partition, queue_offset, inventory_eligible, stale_timestamp, created_at, updated_at, ",
     PRESENCE_STAMP_COLUMNS,
     ", ",
-    HEARTBEAT_STAMP_COLUMNS
+    HEARTBEAT_STAMP_COLUMNS,
+    ", ",
+    SEARCH_COLUMNS
 );
 
 const UPDATE_CONNECTION: &str = concatcp!(
@@ -42,6 +45,8 @@ const UPDATE_CONNECTION: &str = concatcp!(
     KEEP_LATER_HEARTBEAT,
     ", ",
     REPLACE_PRESENCE_STAMP,
+    ", ",
+    REPLACE_SEARCH_COLUMNS,
     ", offline_received_at = NULL, \
      queue_topic = excluded.queue_topic, \
      queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
@@ -147,7 +152,13 @@ pub(crate) fn bind_connection(
         .bind(micros(now))
         .bind(micros(now));
     let stamps = presence_stamp.into_iter().chain(heartbeat_stamp);
-    stamps.fold(query, SqliteQuery::bind)
+    let query = stamps.fold(query, SqliteQuery::bind);
+    let SearchColumns { signature, fqdn } = SearchColumns::of_client(info);
+    let query = signature
+        .columns()
+        .into_iter()
+        .fold(query, SqliteQuery::bind);
+    query.bind(fqdn)
 }
 
 pub(crate) fn bind_dead_letter(query: SqliteQuery, dead_letter: &DeadLetter) -> SqliteQuery {

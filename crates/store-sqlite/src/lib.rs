@@ -13,6 +13,7 @@ mod guarded_connection;
 mod inserts;
 mod migrations;
 mod search;
+mod search_signature;
 mod transaction;
 
 use sqlx::SqlitePool;
