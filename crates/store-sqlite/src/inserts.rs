@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use const_format::concatcp;
 
 use crate::driver::SqliteQuery;
-use crate::search_signature::{REPLACE_SEARCH_COLUMNS, SEARCH_COLUMNS, SearchColumns};
+use crate::search_signature::{REPLACE_SIGNATURE, SIGNATURE_COLUMN_LIST, signature_of_client};
 use crate::transaction::stamp_columns;
 use domain::{MessageId, Timestamp};
 use store::sql::{
@@ -19,7 +19,7 @@ use store::sql::{
 use store::{ConnectionUpsert, DeadLetter};
 
 /// Numbers of rows of the statements, the largest first. SQLite accepts 32,766 parameters in a
-/// statement, and a connection has 35 parameters.
+/// statement, and a connection has 32 parameters.
 const ROW_COUNTS: [usize; 4] = [64, 16, 4, 1];
 
 /// Columns of an inserted connection, in the order of the parameters.
@@ -32,7 +32,7 @@ const CONNECTION_VALUES: &str = concatcp!(
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
     ", ",
-    SEARCH_COLUMNS
+    SIGNATURE_COLUMN_LIST
 );
 
 const UPDATE_CONNECTION: &str = concatcp!(
@@ -46,7 +46,7 @@ const UPDATE_CONNECTION: &str = concatcp!(
     ", ",
     REPLACE_PRESENCE_STAMP,
     ", ",
-    REPLACE_SEARCH_COLUMNS,
+    REPLACE_SIGNATURE,
     ", offline_received_at = NULL, \
      queue_topic = excluded.queue_topic, \
      queue_partition = excluded.queue_partition, queue_offset = excluded.queue_offset, \
@@ -153,12 +153,8 @@ pub(crate) fn bind_connection(
         .bind(micros(now));
     let stamps = presence_stamp.into_iter().chain(heartbeat_stamp);
     let query = stamps.fold(query, SqliteQuery::bind);
-    let SearchColumns { signature, fqdn } = SearchColumns::of_client(info);
-    let query = signature
-        .columns()
-        .into_iter()
-        .fold(query, SqliteQuery::bind);
-    query.bind(fqdn)
+    let signature = signature_of_client(info).into_iter();
+    signature.fold(query, SqliteQuery::bind)
 }
 
 pub(crate) fn bind_dead_letter(query: SqliteQuery, dead_letter: &DeadLetter) -> SqliteQuery {

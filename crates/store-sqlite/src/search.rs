@@ -6,7 +6,7 @@
 
 use const_format::concatcp;
 
-use crate::search_signature::{SIGNATURE_COLUMNS, Signature, start_of_fqdn};
+use crate::search_signature::{SIGNATURE_COLUMNS, signature_of_filter, signature_of_prefix};
 use domain::OrgId;
 use store::sql::{CONNECTION_COLUMNS, Query};
 use store::{ConnectionFilter, MAX_FILTERED_COUNT, PageRequest, PageStart};
@@ -78,22 +78,28 @@ fn push_matches<'a>(
     if let Some(client_id) = after_client {
         query.push_with(" AND client_id > ", client_id);
     }
-    let bits = Signature::of_filter(filter).columns();
-    for (column, bits) in SIGNATURE_COLUMNS.into_iter().zip(bits) {
-        if bits != 0 {
-            query.push(" AND (").push(column).push_with(" & ", bits);
-            query.push_with(") = ", bits);
-        }
-    }
+    query.push(" AND ");
+    push_has_bits(query, signature_of_filter(filter));
     for prefix in &filter.prefixes {
         query.push(" AND (");
         push_range(query, "client_id", prefix.clone());
-        query.push(" OR search_fqdn IS NULL OR ");
-        push_range(query, "search_fqdn", start_of_fqdn(prefix));
-        query.push(")");
+        query.push(" OR (");
+        push_has_bits(query, signature_of_prefix(prefix));
+        query.push("))");
     }
     query.push(") CROSS JOIN connections ON client_id = candidate_id WHERE true");
     push_conditions(query, filter);
+}
+
+/// Appends the condition that the signature of a client has these bits.
+fn push_has_bits(query: &mut Query<'_>, bits: [i64; SIGNATURE_COLUMNS.len()]) {
+    query.push("true");
+    for (column, bits) in SIGNATURE_COLUMNS.into_iter().zip(bits) {
+        if bits != 0 {
+            query.push(" AND ").push(column).push_with(" & ", bits);
+            query.push_with(" = ", bits);
+        }
+    }
 }
 
 /// Appends the conditions of the filter on a row.

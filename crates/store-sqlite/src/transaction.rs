@@ -8,7 +8,7 @@ use crate::database_files::DatabaseFiles;
 use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::GuardedConnection;
 use crate::inserts;
-use crate::search_signature::SEARCH_COLUMNS;
+use crate::search_signature::SIGNATURE_COLUMN_LIST;
 use domain::Timestamp;
 use store::sql::{
     HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_STAMP_COLUMNS, Query, SqlTransaction,
@@ -61,7 +61,7 @@ store::statements! {
 
     RESTORE_CONNECTION = concatcp!(
         "INSERT INTO connections (client_id, org_id, account, tags, ",
-        SEARCH_COLUMNS,
+        SIGNATURE_COLUMN_LIST,
         ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", queue_topic, queue_partition, queue_offset, tenant_lookup_timestamp, \
@@ -71,7 +71,7 @@ store::statements! {
         ", ",
         HEARTBEAT_STAMP_COLUMNS,
         ") SELECT client_id, coalesce($6, org_id), coalesce($7, account), tags, ",
-        SEARCH_COLUMNS,
+        SIGNATURE_COLUMN_LIST,
         ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", queue_topic, queue_partition, queue_offset, \
@@ -91,14 +91,14 @@ store::statements! {
     INSERT_DISCONNECTED_CLIENTS = concatcp!(
         WITH_OFFLINE_MESSAGES,
         "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, tags, ",
-        SEARCH_COLUMNS,
+        SIGNATURE_COLUMN_LIST,
         ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, disconnected_at, \
          queue_topic, queue_partition, queue_offset, ",
         PRESENCE_STAMP_COLUMNS,
         ") SELECT c.client_id, org_id, account, tags, ",
-        SEARCH_COLUMNS,
+        SIGNATURE_COLUMN_LIST,
         ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, \
