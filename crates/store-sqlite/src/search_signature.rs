@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(stored, EXPECTED);
     }
 
-    const EXPECTED: [i64; 2] = [0, 0];
+    const EXPECTED: [i64; 2] = [2_377_973_240_342_511_616, 18_014_398_534_909_952];
 
     #[test]
     fn filters_and_clients_have_the_same_terms() {
