@@ -20,6 +20,10 @@ pub(crate) const SIGNATURE_COLUMN_LIST: &str = "search_signature_1, search_signa
 pub(crate) const REPLACE_SIGNATURE: &str = "search_signature_1 = excluded.search_signature_1, \
      search_signature_2 = excluded.search_signature_2";
 
+/// Condition that an upsert does not change the signature.
+pub(crate) const HAS_SAME_SIGNATURE: &str = "connections.search_signature_1 = excluded.search_signature_1 \
+     AND connections.search_signature_2 = excluded.search_signature_2";
+
 /// Number of bits of a term. All of them are in one column, so a filter with one term compares only this
 /// column.
 const BITS_PER_TERM: u32 = 4;

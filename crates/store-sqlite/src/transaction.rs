@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::database_files::DatabaseFiles;
 use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::GuardedConnection;
-use crate::inserts;
+use crate::inserts::{self, Updates};
 use crate::search_signature::SIGNATURE_COLUMN_LIST;
 use domain::Timestamp;
 use store::sql::{
@@ -154,6 +154,22 @@ pub struct SqliteTransaction {
     pub(crate) files: DatabaseFiles,
 }
 
+impl SqliteTransaction {
+    /// Inserts the new rows of a chunk, and updates some of the other rows. Returns the number of both.
+    async fn upsert_chunk(
+        &mut self,
+        chunk: &[ConnectionUpsert],
+        now: Timestamp,
+        updates: Updates,
+    ) -> Result<u64> {
+        let insert = sqlite_query(&inserts::insert_connections(chunk.len(), updates));
+        let insert = chunk.iter().fold(insert, |insert, row| {
+            inserts::bind_connection(insert, row, now)
+        });
+        self.connection.execute(insert).await
+    }
+}
+
 #[async_trait]
 impl SqlTransaction for SqliteTransaction {
     type Row = Row;
@@ -173,12 +189,19 @@ impl SqlTransaction for SqliteTransaction {
     }
 
     async fn write_upserts(&mut self, rows: &[ConnectionUpsert], now: Timestamp) -> Result<()> {
+        let mut expects_changes = false;
         for chunk in inserts::chunks(rows) {
-            let insert = sqlite_query(&inserts::insert_connections(chunk.len()));
-            let insert = chunk.iter().fold(insert, |insert, row| {
-                inserts::bind_connection(insert, row, now)
-            });
-            self.connection.execute(insert).await?;
+            if expects_changes {
+                self.upsert_chunk(chunk, now, Updates::All).await?;
+                continue;
+            }
+            let written = self.upsert_chunk(chunk, now, Updates::SameInIndex).await?;
+            let chunk_length = chunk.len() as u64;
+            if written < chunk_length {
+                self.upsert_chunk(chunk, now, Updates::ChangedInIndex)
+                    .await?;
+            }
+            expects_changes = written < chunk_length / 2;
         }
         Ok(())
     }
