@@ -5,7 +5,7 @@
 -- recorder computes them (src/search_signature.rs). -1 has all bits, so every filter checks the row. Rows from
 -- before this migration have -1 until the next online message of the client.
 --
--- Whoever changes facts, tags or dispatchers by hand must set both columns to -1.
+-- A program other than the recorder that changes facts, tags or dispatchers must set both columns to -1.
 
 ALTER TABLE connections ADD COLUMN search_signature_1 INTEGER NOT NULL DEFAULT -1;
 ALTER TABLE connections ADD COLUMN search_signature_2 INTEGER NOT NULL DEFAULT -1;
