@@ -134,6 +134,7 @@ macro_rules! contract_tests {
                 matches_of_a_filter_are_counted_up_to_a_limit,
                 connection_counts_are_correct_after_every_change,
                 filters_match_dispatchers_tags_and_facts,
+                a_batch_can_contain_unchanged_changed_and_new_clients,
                 page_starts_after_the_given_client_id,
                 prefix_filter_matches_client_id_and_fqdn,
                 search_uses_the_latest_online_message,

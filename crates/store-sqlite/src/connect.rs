@@ -17,6 +17,10 @@ use super::migrations::MIGRATIONS;
 
 const MAX_READER_CONNECTIONS: u32 = 4;
 
+/// Size of the page cache of the writer. It holds the indexes of 20,000 clients. With the default of 2,000 KiB, a
+/// batch reads most pages of the indexes again.
+const WRITER_CACHE_KIB: u32 = 8192;
+
 /// Maximum size of a file that is checked for damage at startup. The check of a file of this size
 /// takes milliseconds. Only the `doctor` command checks larger files.
 const MAX_STARTUP_CHECK_BYTES: u64 = 32 * 1024 * 1024;
@@ -31,13 +35,15 @@ impl SqliteStore {
         if size > 0 && size <= MAX_STARTUP_CHECK_BYTES {
             check_integrity(path).await?;
         }
-        let idle_connection = open_pool(path, 1, IfMissing::Create).await?;
+        let idle_connection =
+            open_pool(path, connect_options(path).create_if_missing(true), 1).await?;
         MIGRATIONS
             .run(&idle_connection)
             .await
             .map_err(|error| migrate_error(path, error))?;
-        let writer = open_pool(path, 1, IfMissing::Fail).await?;
-        let readers = open_pool(path, MAX_READER_CONNECTIONS, IfMissing::Fail).await?;
+        let options = connect_options(path).pragma("cache_size", format!("-{WRITER_CACHE_KIB}"));
+        let writer = open_pool(path, options, 1).await?;
+        let readers = open_pool(path, connect_options(path), MAX_READER_CONNECTIONS).await?;
         let files = DatabaseFiles::at_path(path).map_err(|error| OpenSqliteError::Unusable {
             path: path.into(),
             problem: error.to_string(),
@@ -52,18 +58,10 @@ impl SqliteStore {
     }
 }
 
-/// What a pool does if the database file does not exist.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum IfMissing {
-    Create,
-    /// A connection that is opened later must not create a database without a schema.
-    Fail,
-}
-
 async fn open_pool(
     path: &Path,
+    options: SqliteConnectOptions,
     max_connections: u32,
-    if_missing: IfMissing,
 ) -> Result<SqlitePool, OpenSqliteError> {
     let pool = SqlitePoolOptions::new()
         .max_connections(max_connections)
@@ -75,10 +73,12 @@ async fn open_pool(
         .idle_timeout(None)
         .max_lifetime(None)
         .acquire_timeout(Duration::from_secs(5))
-        .connect_with(connect_options(path).create_if_missing(if_missing == IfMissing::Create));
+        .connect_with(options);
     pool.await.map_err(|error| open_error(path, &error))
 }
 
+/// Returns options for a file that exists. A connection that is opened later must not create a database without
+/// a schema.
 fn connect_options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)

@@ -9,6 +9,9 @@ use std::sync::LazyLock;
 use const_format::concatcp;
 
 use crate::driver::SqliteQuery;
+use crate::search_signature::{
+    HAS_SAME_SIGNATURE, REPLACE_SIGNATURE, SIGNATURE_COLUMN_LIST, signature_of_client,
+};
 use crate::transaction::stamp_columns;
 use domain::{MessageId, Timestamp};
 use store::sql::{
@@ -19,7 +22,7 @@ use store::sql::{
 use store::{ConnectionUpsert, DeadLetter};
 
 /// Numbers of rows of the statements, the largest first. SQLite accepts 32,766 parameters in a
-/// statement, and a connection has 37 parameters.
+/// statement, and a connection has 39 parameters.
 const ROW_COUNTS: [usize; 4] = [64, 16, 4, 1];
 
 /// Columns of an inserted connection, in the order of the parameters.
@@ -32,13 +35,16 @@ const CONNECTION_VALUES: &str = concatcp!(
     ", ",
     HEARTBEAT_STAMP_COLUMNS,
     ", ",
-    PRESENCE_COLUMNS
+    PRESENCE_COLUMNS,
+    ", ",
+    SIGNATURE_COLUMN_LIST
 );
 
+/// Updates all columns, except for [`REPLACE_INDEXED`].
 const UPDATE_CONNECTION: &str = concatcp!(
     "ON CONFLICT (client_id) DO UPDATE SET ",
     REPLACE_ONLINE_MESSAGE,
-    ", org_id = excluded.org_id, account = excluded.account, \
+    ", account = excluded.account, \
      tenant_lookup_timestamp = excluded.tenant_lookup_timestamp, \
      tenant_lookup_failure_count = CASE WHEN excluded.org_id <> '' THEN 0 \
      ELSE connections.tenant_lookup_failure_count END, ",
@@ -55,6 +61,31 @@ const UPDATE_CONNECTION: &str = concatcp!(
     REPLACE_PRESENCE_COLUMNS
 );
 
+/// Updates the columns of the index `connections_search`.
+const REPLACE_INDEXED: &str = concatcp!("org_id = excluded.org_id, ", REPLACE_SIGNATURE);
+
+/// Condition that an upsert changes no column of the index `connections_search`.
+const IS_SAME_IN_INDEX: &str = concatcp!(
+    "(connections.org_id = excluded.org_id AND ",
+    HAS_SAME_SIGNATURE,
+    ")"
+);
+
+/// The rows that a statement of [`insert_connections`] updates. It inserts all new rows.
+///
+/// SQLite writes an index entry again if a statement sets a column of the index, even to the same value. That costs
+/// more than all other work for a signature, and a client usually reports the same content again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Updates {
+    /// All rows.
+    All,
+    /// Rows whose entry in the index `connections_search` does not change.
+    SameInIndex,
+    /// Rows whose entry changes. These are the rows that a previous statement for
+    /// [`Updates::SameInIndex`] has neither inserted nor updated.
+    ChangedInIndex,
+}
+
 /// Columns of an inserted dead letter, in the order of the parameters.
 const DEAD_LETTER_VALUES: &str = "client_id, fingerprint, topic, payload, size, sha256, \
      reason, detail, first_received, last_received";
@@ -67,9 +98,20 @@ const UPDATE_DEAD_LETTER: &str = "ON CONFLICT (client_id, fingerprint) DO UPDATE
 /// The texts of the statements for [`ROW_COUNTS`].
 type Texts = [String; ROW_COUNTS.len()];
 
-static CONNECTION_TEXTS: LazyLock<Texts> = LazyLock::new(|| {
-    let (columns, update) = (CONNECTION_VALUES, UPDATE_CONNECTION);
-    ROW_COUNTS.map(|rows| insert_sql("connections", columns, rows, update))
+/// The texts for each of [`Updates`].
+static CONNECTION_TEXTS: LazyLock<[Texts; 3]> = LazyLock::new(|| {
+    [
+        concatcp!(UPDATE_CONNECTION, ", ", REPLACE_INDEXED),
+        concatcp!(UPDATE_CONNECTION, " WHERE ", IS_SAME_IN_INDEX),
+        concatcp!(
+            UPDATE_CONNECTION,
+            ", ",
+            REPLACE_INDEXED,
+            " WHERE NOT ",
+            IS_SAME_IN_INDEX
+        ),
+    ]
+    .map(|update| ROW_COUNTS.map(|rows| insert_sql("connections", CONNECTION_VALUES, rows, update)))
 });
 
 static DEAD_LETTER_TEXTS: LazyLock<Texts> = LazyLock::new(|| {
@@ -89,8 +131,14 @@ pub(crate) fn chunks<T>(rows: &[T]) -> impl Iterator<Item = &[T]> {
 }
 
 /// Returns the statement for a chunk of [`chunks`].
-pub(crate) fn insert_connections(rows: usize) -> Query<'static> {
-    Query::dynamic(text_for(&CONNECTION_TEXTS, rows))
+pub(crate) fn insert_connections(rows: usize, updates: Updates) -> Query<'static> {
+    let [all, same, changed] = &*CONNECTION_TEXTS;
+    let texts = match updates {
+        Updates::All => all,
+        Updates::SameInIndex => same,
+        Updates::ChangedInIndex => changed,
+    };
+    Query::dynamic(text_for(texts, rows))
 }
 
 /// Returns the statement for a chunk of [`chunks`].
@@ -153,14 +201,16 @@ pub(crate) fn bind_connection(
     let stamps = presence_stamp.into_iter().chain(heartbeat_stamp);
     let query = stamps.fold(query, SqliteQuery::bind);
     let presence = &upsert.presence;
-    query
+    let query = query
         .bind(presence.connected_since.map(micros))
         .bind(presence.last_seen.map(micros))
         .bind(integer(presence.reconnects))
         .bind(integer(presence.hourly_reconnects))
         .bind(presence.hourly_reconnects_since.map(micros))
         .bind(integer(presence.transition_count))
-        .bind(presence.content_hashes.map(|hashes| hashes.to_string()))
+        .bind(presence.content_hashes.map(|hashes| hashes.to_string()));
+    let signature = signature_of_client(info).into_iter();
+    signature.fold(query, SqliteQuery::bind)
 }
 
 fn integer(count: u64) -> i64 {
@@ -184,11 +234,11 @@ pub(crate) fn bind_dead_letter(query: SqliteQuery, dead_letter: &DeadLetter) -> 
 /// Returns the name and the text of the statements of this module.
 pub(crate) fn example_inserts() -> Vec<(&'static str, String)> {
     let named = |name, texts: &Texts| texts.clone().map(|text| (name, text));
-    [
-        named("insert_connections", &CONNECTION_TEXTS),
-        named("insert_dead_letters", &DEAD_LETTER_TEXTS),
-    ]
-    .concat()
+    let connections = CONNECTION_TEXTS.iter();
+    connections
+        .flat_map(|texts| named("insert_connections", texts))
+        .chain(named("insert_dead_letters", &DEAD_LETTER_TEXTS))
+        .collect()
 }
 
 #[cfg(test)]
@@ -202,9 +252,12 @@ mod tests {
             let all_chunks: Vec<&[usize]> = chunks(&rows).collect();
             assert_eq!(all_chunks.concat(), rows);
             for chunk in all_chunks {
-                let placeholders = insert_connections(chunk.len()).sql().matches('?').count();
                 let columns = CONNECTION_VALUES.split(',').count();
-                assert_eq!(placeholders, columns * chunk.len());
+                for updates in [Updates::All, Updates::SameInIndex, Updates::ChangedInIndex] {
+                    let insert = insert_connections(chunk.len(), updates);
+                    let placeholders = insert.sql().matches('?').count();
+                    assert_eq!(placeholders, columns * chunk.len());
+                }
             }
         }
     }

@@ -14,6 +14,7 @@ mod history;
 mod inserts;
 mod migrations;
 mod search;
+mod search_signature;
 mod tenant_changes;
 mod transaction;
 

@@ -52,6 +52,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../migrations/0010_presence_history.sql"),
     ),
     ("0011_events", include_str!("../migrations/0011_events.sql")),
+    (
+        "0012_connection_search",
+        include_str!("../migrations/0012_connection_search.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

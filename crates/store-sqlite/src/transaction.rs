@@ -10,7 +10,8 @@ use crate::database_files::DatabaseFiles;
 use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::GuardedConnection;
 use crate::history::{self, PREVIOUS_DISPATCHERS, WRITE_EVENTS, WRITE_HISTORY};
-use crate::inserts;
+use crate::inserts::{self, Updates};
+use crate::search_signature::SIGNATURE_COLUMN_LIST;
 use domain::Timestamp;
 use store::sql::{
     ColumnReader as _, HEARTBEAT_STAMP_COLUMNS, ONLINE_MESSAGE_COLUMNS, PRESENCE_COLUMNS,
@@ -64,6 +65,8 @@ store::statements! {
 
     RESTORE_CONNECTION = concatcp!(
         "INSERT INTO connections (client_id, org_id, account, tags, ",
+        SIGNATURE_COLUMN_LIST,
+        ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", queue_topic, queue_partition, queue_offset, tenant_lookup_timestamp, \
          tenant_lookup_failure_count, online_received_at, last_heartbeat_at, \
@@ -74,6 +77,8 @@ store::statements! {
         ", ",
         PRESENCE_COLUMNS,
         ") SELECT client_id, coalesce($6, org_id), coalesce($7, account), tags, ",
+        SIGNATURE_COLUMN_LIST,
+        ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", queue_topic, queue_partition, queue_offset, \
          CASE WHEN $6 IS NULL THEN tenant_lookup_timestamp ELSE $8 END, \
@@ -100,6 +105,8 @@ store::statements! {
     INSERT_DISCONNECTED_CLIENTS = concatcp!(
         WITH_OFFLINE_MESSAGES,
         "INSERT OR REPLACE INTO disconnected_clients (client_id, org_id, account, tags, ",
+        SIGNATURE_COLUMN_LIST,
+        ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, disconnected_at, \
          queue_topic, queue_partition, queue_offset, ",
@@ -107,6 +114,8 @@ store::statements! {
         ", ",
         PRESENCE_COLUMNS,
         ", reason) SELECT c.client_id, org_id, account, tags, ",
+        SIGNATURE_COLUMN_LIST,
+        ", ",
         ONLINE_MESSAGE_COLUMNS,
         ", tenant_lookup_timestamp, tenant_lookup_failure_count, \
          offline.received_at, coalesce(offline.queue_topic, c.queue_topic), \
@@ -193,6 +202,20 @@ impl SqliteTransaction {
         let previous = |row: &Row| Ok((row.text("client_id")?, row.text("dispatchers")?));
         rows.iter().map(previous).collect()
     }
+
+    /// Inserts the new rows of a chunk, and updates some of the other rows. Returns the number of both.
+    async fn upsert_chunk(
+        &mut self,
+        chunk: &[ConnectionUpsert],
+        now: Timestamp,
+        updates: Updates,
+    ) -> Result<u64> {
+        let insert = sqlite_query(&inserts::insert_connections(chunk.len(), updates));
+        let insert = chunk.iter().fold(insert, |insert, row| {
+            inserts::bind_connection(insert, row, now)
+        });
+        self.connection.execute(insert).await
+    }
 }
 
 #[async_trait]
@@ -240,12 +263,19 @@ impl SqlTransaction for SqliteTransaction {
     ) -> Result<()> {
         // The upserts replace the dispatchers that the events need.
         let previous_dispatchers = self.previous_dispatchers(events).await?;
+        let mut expects_changes = false;
         for chunk in inserts::chunks(rows) {
-            let insert = sqlite_query(&inserts::insert_connections(chunk.len()));
-            let insert = chunk.iter().fold(insert, |insert, row| {
-                inserts::bind_connection(insert, row, now)
-            });
-            self.connection.execute(insert).await?;
+            if expects_changes {
+                self.upsert_chunk(chunk, now, Updates::All).await?;
+                continue;
+            }
+            let written = self.upsert_chunk(chunk, now, Updates::SameInIndex).await?;
+            let chunk_length = chunk.len() as u64;
+            if written < chunk_length {
+                self.upsert_chunk(chunk, now, Updates::ChangedInIndex)
+                    .await?;
+            }
+            expects_changes = written < chunk_length / 2;
         }
         if !history.is_empty() {
             self.write_history(history).await?;

@@ -9,8 +9,8 @@ use store::{
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
-    client, count_for_org, org, received_at, record_offline, record_online, tenant, timestamp_at,
-    upsert, upsert_for_org,
+    client, count_for_org, org, received_at, record_heartbeat, record_offline, record_online,
+    tenant, timestamp_at, upsert, upsert_for_org,
 };
 
 fn upsert_with_info(
@@ -196,6 +196,37 @@ pub async fn search_uses_the_latest_online_message(store: &TestStore) {
     assert_eq!(by_region("us2").await, [""; 0]);
     record_online(store, vec![online("us2", 10)]).await;
     assert_eq!(by_region("us2").await, ["a"]);
+}
+
+pub async fn a_batch_can_contain_unchanged_changed_and_new_clients(store: &TestStore) {
+    let online = |name: &str, org_id: &str, region: &str, second: i64| {
+        let tags = json!({"region": region, "half": 0.5, "nested": [["a"]]});
+        let mut upsert = upsert_with_info(name, org_id, json!({}), json!({}), tags);
+        upsert.received_at = received_at(second);
+        upsert
+    };
+    let first = ["a", "b", "c"].map(|name| online(name, "1", "us1", 1));
+    record_online(store, first.to_vec()).await;
+    let second = vec![
+        online("a", "1", "us1", 2),
+        online("b", "1", "us2", 2),
+        online("c", "2", "us1", 2),
+        online("d", "1", "us1", 2),
+    ];
+    record_online(store, second).await;
+    for (key, value, names) in [
+        ("region", "us1", &["a", "d"][..]),
+        ("region", "us2", &["b"]),
+        ("half", "0.5", &["a", "b", "d"]),
+    ] {
+        let found = search_client_ids(store, |filter| filter.require_tag(key, value)).await;
+        assert_eq!(found, names, "tag {key}:{value}");
+    }
+    assert_eq!(count_for_org(store, "2").await, 1);
+    record_offline(store, &["b"], 3).await;
+    record_heartbeat(store, "b", 4, None).await;
+    let found = search_client_ids(store, |filter| filter.require_tag("region", "us2"));
+    assert_eq!(found.await, ["b"]);
 }
 
 pub async fn page_starts_after_the_given_client_id(store: &TestStore) {
