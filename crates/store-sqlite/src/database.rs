@@ -130,6 +130,8 @@ store::statements! {
     pub(crate) QUICK_CHECK = "PRAGMA quick_check(1)";
 
     CHECK_SCHEMA = "SELECT 1 FROM connections LIMIT 1";
+
+    CHECKPOINT = "PRAGMA wal_checkpoint(TRUNCATE)";
 }
 
 impl SqliteStore {
@@ -362,10 +364,16 @@ impl SqlDatabase for SqliteStore {
             std::mem::forget(self.clone());
             return;
         }
-        // When the last connection closes, SQLite copies the write-ahead log into the database
-        // file.
         self.readers.close().await;
         self.writer.close().await;
+        // SQLite copies the write-ahead log into the database file when the last connection closes.
+        // A connection that was removed from a pool after an error may be closed later, or not before
+        // the process exits, so the log is copied here. If that fails, the next start does it.
+        if let Ok(mut connection) = self.idle_connection.acquire().await {
+            let _ = sqlite_query(&CHECKPOINT.with([]))
+                .fetch_one(&mut *connection)
+                .await;
+        }
         self.idle_connection.close().await;
     }
 }
