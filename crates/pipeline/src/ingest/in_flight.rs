@@ -16,7 +16,7 @@ use service::{ByteBudget, ByteReservation};
 /// wrap around after 65,535. Mosquitto 2.0 may reuse the identifier of an unacknowledged message,
 /// because after a reconnect Mosquitto sends all stored messages and ignores its own in-flight
 /// limit.
-const MAX_IN_FLIGHT_MESSAGES: usize = 30_000;
+const MAX_IN_FLIGHT_MESSAGES: usize = 12_000;
 /// Reading always continues while fewer bytes than this are in flight. Otherwise ingest would stop if
 /// other components of the process used the whole message budget.
 const MIN_IN_FLIGHT_BYTES: usize = 8 * 1024 * 1024;
