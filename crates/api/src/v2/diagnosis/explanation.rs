@@ -109,7 +109,10 @@ impl ClientFacts<'_> {
             None => "The client, which belongs to no organization,".to_owned(),
         };
         let cause = offline_cause(reason);
-        let summary = format!("{subject} is disconnected since {}: {cause}", time(at));
+        let summary = format!(
+            "{subject} has been disconnected since {}: {cause}",
+            time(at)
+        );
         match self.latest_problem_after(at) {
             Some(Problem::Rejection(rejection)) => {
                 let summary = format!(
@@ -156,7 +159,7 @@ impl ClientFacts<'_> {
             .filter(|entry| entry.reason == OfflineReason::TenantLost.as_str());
         let state = match lost {
             Some(entry) => format!(
-                "The client is connected, but it no longer belongs to {} since {}",
+                "The client is connected, but it has not belonged to {} since {}",
                 organization(entry.org.as_ref()),
                 time(entry.at)
             ),
@@ -177,9 +180,20 @@ impl ClientFacts<'_> {
                 (summary, Some(suggestion))
             }
             NextLookup::At(next) => {
-                let summary = format!("{state}: {failed} of at most {max} lookups found none.");
+                let was_looked_up = record
+                    .last_lookup_at
+                    .is_some_and(|time| time > Timestamp::UNIX_EPOCH);
+                let lookups = match failed {
+                    0 if was_looked_up => {
+                        format!("the tenant lookup found none, and is repeated at most {max} times")
+                    }
+                    0 => "the tenant lookup has not answered yet".to_owned(),
+                    _ => format!("{failed} of at most {max} lookups found none"),
+                };
+                let summary = format!("{state}: {lookups}.");
                 let when = if next <= self.now {
-                    "The next lookup is due now.".to_owned()
+                    "The next lookup is due now; `cloud-connector update-tenantless` runs it."
+                        .to_owned()
                 } else {
                     format!("The next lookup is after {}.", time(next))
                 };
@@ -191,7 +205,7 @@ impl ClientFacts<'_> {
     fn explain_connected(&self, record: &ClientRecord, org: &OrgId) -> (String, Option<String>) {
         let since = record.connected_since;
         let summary = format!(
-            "The client is connected to organization {org} since {}",
+            "The client has been connected to organization {org} since {}",
             time(since)
         );
         if self.is_unstable(record) {
