@@ -10,6 +10,7 @@ Prints each error and exits with 1 if a value does not match its schema.
 
 import json
 import sys
+from urllib.parse import quote
 
 import jsonschema_rs
 
@@ -19,7 +20,7 @@ def main():
     failures = 0
     for entry in task["values"]:
         document = task["documents"][entry["document"]]
-        schema = {**document, "$ref": "#" + entry["schema"]}
+        schema = {**document, "$ref": "#" + quote(entry["schema"], safe="/~")}
         validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
         for error in validator.iter_errors(entry["value"]):
             failures += 1

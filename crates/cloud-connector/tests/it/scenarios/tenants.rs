@@ -111,6 +111,7 @@ async fn client_that_loses_its_organization_is_tenantless(mode: DeploymentMode) 
         .check_why(&client_id, "tenantless", summary, &suggestion)
         .await;
     assert_eq!(diagnosis["org_id"], Value::Null);
+    assert_eq!(diagnosis["tenant_lookup"]["outcome"], "not-found");
     assert_eq!(diagnosis["tenant_lookup"]["gave_up"], false);
 }
 
@@ -172,9 +173,10 @@ async fn client_whose_tenant_lookup_has_no_answer_is_tenantless(mode: Deployment
     let suggestion = format!(
         "{REGISTER} The next lookup is due now; `cloud-connector update-tenantless` runs it."
     );
-    scenario
+    let diagnosis = scenario
         .check_why(&client_id, "tenantless", summary, &suggestion)
         .await;
+    assert_eq!(diagnosis["tenant_lookup"]["outcome"], "pending");
     assert_unknown_to(&scenario, ORG, &client_id).await;
 }
 
