@@ -10,7 +10,7 @@ use test_support::mqtt::{
     Connect, control_out_topic, data_in_topic, data_out_topic, online_message,
 };
 use test_support::websocket::{frame, handshake_request, read_frame, read_response_head};
-use test_support::{CONDITION_TIMEOUT, Certs, Connector, RawClient, unique_id};
+use test_support::{CONDITION_TIMEOUT, Certs, Connector, RawClient, eventually, unique_id};
 
 const MQTT_SUBPROTOCOL: &str = "Sec-WebSocket-Protocol: mqtt\r\n";
 const NOT_AUTHORIZED_V311: u8 = 5;

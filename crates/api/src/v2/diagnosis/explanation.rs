@@ -108,7 +108,13 @@ impl ClientFacts<'_> {
             Some(tenant) => format!("The client of organization {}", tenant.org_id),
             None => "The client, which belongs to no organization,".to_owned(),
         };
-        let cause = offline_cause(reason);
+        let cause = match reason {
+            // The row says connected, but the embedded broker has no connection of the client.
+            None if self.latest_entry_is_online() => {
+                "the client has not reconnected since the service was restarted"
+            }
+            reason => offline_cause(reason),
+        };
         let summary = format!(
             "{subject} has been disconnected since {}: {cause}",
             time(at)
@@ -274,6 +280,11 @@ impl ClientFacts<'_> {
             (Some(rejection), _) => Some(Problem::Rejection(rejection)),
             (None, dead_letter) => dead_letter.map(Problem::DeadLetter),
         }
+    }
+
+    fn latest_entry_is_online(&self) -> bool {
+        let latest = self.history.first();
+        latest.is_some_and(|entry| entry.status == "online")
     }
 
     fn latest_offline_entry(&self) -> Option<&HistoryEntry> {

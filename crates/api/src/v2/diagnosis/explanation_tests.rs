@@ -399,3 +399,25 @@ fn unknown_client_is_explained_by_its_rejection_or_dead_letter() {
     );
     assert_explained(&facts, &summary, "use its own certificate");
 }
+
+#[test]
+fn client_that_has_not_reconnected_after_a_restart_is_not_a_row_of_an_earlier_version() {
+    let record = disconnected(None);
+    let history = [entry("1", 600, "online", "connected")];
+    let restarted = ClientFacts {
+        history: &history,
+        ..facts(Some(&record))
+    };
+    let summary = |cause: &str| {
+        let since = text(300);
+        format!("The client of organization 1 has been disconnected since {since}: {cause}.")
+    };
+    let cause = "the client has not reconnected since the service was restarted";
+    assert_explained(&restarted, &summary(cause), "broker.reconnect_grace");
+    let cause = "the reason was not recorded";
+    assert_explained(
+        &facts(Some(&record)),
+        &summary(cause),
+        "broker.reconnect_grace",
+    );
+}

@@ -153,8 +153,8 @@ async fn embedded_client_that_reconnects_after_a_restart_has_no_event() {
     let client = scenario.connect(&client_id).await;
     scenario.restart().await;
     drop(client);
-    let summary = "The client of organization 10001 has been disconnected since TIME: the reason was not \
-         recorded.";
+    let summary = "The client of organization 10001 has been disconnected since TIME: the client has not \
+         reconnected since the service was restarted.";
     let suggestion = "Check that the machine is running and that it can reach the broker. After a restart \
          of the service, clients need up to broker.reconnect_grace to reconnect.";
     scenario
