@@ -47,8 +47,9 @@ impl TestDatabase {
     /// Returns the client and the transaction id of each event without a position, ordered by id.
     async fn outbox(&self) -> Vec<(String, i64)> {
         let sql = "SELECT client_id, xmin::text::bigint FROM event_outbox ORDER BY id";
-        let rows = sqlx::query_as(sql).fetch_all(&mut self.connect().await);
-        rows.await.unwrap()
+        let mut connection = self.connect().await;
+        let rows = sqlx::query_as(sql).fetch_all(&mut connection).await;
+        rows.unwrap()
     }
 
     /// Returns the types of the events of each client after the events of [`Self::create`].

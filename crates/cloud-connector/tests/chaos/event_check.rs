@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::check::{Mismatch, TrackedClient};
 use crate::deployment::ChaosDeployment;
-use crate::dialect;
-use crate::event_model::{Explanation, ModelState, ObservedEvent};
-use crate::event_rows::{EventRows, HistoryRow};
+use crate::event_client::{CheckedClient, ClientEvents};
+use crate::event_model::ModelState;
+use crate::event_rows::EventRows;
 use crate::event_stream::{StreamReader, StreamTotals};
 use crate::event_topic;
 use crate::plan::{DeploymentMode, TenantKind};
@@ -21,10 +20,6 @@ use crate::random::Random;
 /// All events must be received within this time after the end of a round.
 const EVENT_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum numbers of repeated messages that the check tries, one after the other. A message is repeated
-/// only in distributed mode.
-const MAX_REPEATS: [u32; 4] = [0, 2, 4, 8];
-
 /// The readers of the event streams, and what they had received at the end of the previous round.
 pub struct EventCheck {
     readers: Vec<StreamReader>,
@@ -66,15 +61,6 @@ impl fmt::Display for EventTotals {
             streams.connections, streams.repeated_events, streams.slow_resets
         )
     }
-}
-
-/// The checked events of one client.
-struct CheckedClient {
-    states: BTreeSet<ModelState>,
-    content: Option<Value>,
-    step_count: usize,
-    merged_transitions: u64,
-    repeats: u32,
 }
 
 impl EventCheck {
@@ -212,89 +198,21 @@ impl EventCheck {
         events: &[&Value],
         rows: &EventRows,
     ) -> Result<CheckedClient, String> {
-        let profile = &client.profile;
-        let history = client.history.lock();
+        let client_id = &client.profile.client_id;
         let unknown = BTreeSet::from([ModelState::default()]);
-        let starts = self.states.get(&profile.client_id).unwrap_or(&unknown);
-        let start_number = starts.first().map_or(0, |start| start.transitions);
-        let history_rows = rows.history.get(&profile.client_id);
-        let history_rows = history_rows.map_or(&[][..], Vec::as_slice);
-        let new_rows: Vec<&HistoryRow> = history_rows
-            .iter()
-            .filter(|row| row.number > start_number)
-            .collect();
-        let transitions = rows.transition_counts.get(&profile.client_id);
-        let transitions = transitions.copied().unwrap_or(0);
-        check_history(&new_rows, start_number, transitions)?;
-        let expected_online = history.expected.expected_row_content();
-        let mut checked = CheckedClient {
-            states: BTreeSet::from([ModelState {
-                is_connected: expected_online.is_some(),
-                revision: None,
-                transitions,
-            }]),
-            content: None,
-            step_count: history.expected.steps.len(),
-            merged_transitions: (transitions - start_number).saturating_sub(new_rows.len() as u64),
-            repeats: 0,
+        let starts = self.states.get(client_id).unwrap_or(&unknown);
+        let history_rows = rows.history.get(client_id);
+        let transitions = rows.transition_counts.get(client_id);
+        let client_events = ClientEvents {
+            mode,
+            profile: &client.profile,
+            expected: &client.history.lock().expected,
+            events,
+            history: history_rows.map_or(&[], Vec::as_slice),
+            transitions: transitions.copied().unwrap_or(0),
+            starts,
         };
-        if profile.tenant == TenantKind::None {
-            return match events {
-                [] => Ok(checked),
-                _ => Err(format!("events of a tenantless client: {events:?}")),
-            };
-        }
-        // The recorder looks up no tenant for a new client that has connected and disconnected within a
-        // batch. Its organization does not see the client.
-        let visible_rows = new_rows
-            .iter()
-            .copied()
-            .filter(|row| !row.org_id.is_empty());
-        let numbers = match_history(events, visible_rows)?;
-        checked.content = self.contents.get(&profile.client_id).cloned();
-        let mut observed = Vec::new();
-        for (event, number) in events.iter().zip(numbers) {
-            observed.push(observe(event, number, profile, &mut checked.content)?);
-        }
-        let expected_revision =
-            expected_online.and_then(|online| online.facts["revision"].as_u64());
-        let mut error = String::new();
-        let max_repeats = match mode {
-            DeploymentMode::Embedded => &MAX_REPEATS[..1],
-            DeploymentMode::Distributed => &MAX_REPEATS[..],
-        };
-        for max_repeats in max_repeats {
-            let explanation = Explanation {
-                steps: &history.expected.steps,
-                observed: &observed,
-                max_repeats: *max_repeats,
-                commits_before_acknowledging: mode == DeploymentMode::Embedded,
-            };
-            match explanation.find(starts) {
-                Ok(mut states) => {
-                    let possible = states.clone();
-                    states.retain(|state| {
-                        state.transitions == transitions
-                            && state.is_connected == expected_online.is_some()
-                            && (!state.is_connected || state.revision == expected_revision)
-                    });
-                    if !states.is_empty() {
-                        checked.states = states;
-                        checked.repeats = *max_repeats;
-                        return Ok(checked);
-                    }
-                    error = format!(
-                        "{transitions} transitions are stored, and revision {expected_revision:?} \
-                         is expected, but the messages and events lead to {possible:?}"
-                    );
-                }
-                Err(reason) => error = reason,
-            }
-        }
-        let steps = &history.expected.steps;
-        Err(format!(
-            "{error}\n      start {starts:?}\n      events {observed:?}\n      steps {steps:?}"
-        ))
+        client_events.check(self.contents.get(client_id).cloned())
     }
 
     /// Stores the state from which the next round starts.
@@ -332,116 +250,4 @@ impl EventCheck {
             self.totals.streams.slow_resets += slow_resets;
         }
     }
-}
-
-/// Checks that the numbers increase, that odd numbers are online and even numbers offline, and that the
-/// statuses alternate. Transitions are merged in pairs.
-fn check_history(rows: &[&HistoryRow], start_number: u64, last: u64) -> Result<(), String> {
-    let mut previous = start_number;
-    for row in rows {
-        let status = if row.number % 2 == 1 {
-            "online"
-        } else {
-            "offline"
-        };
-        let is_next = row.number > previous && (row.number - previous) % 2 == 1;
-        if row.status != status || !is_next || row.number > last {
-            return Err(format!(
-                "wrong history row {row:?} after number {previous}; the row of the client has \
-                 {last} transitions"
-            ));
-        }
-        previous = row.number;
-    }
-    if (last - previous) % 2 == 0 {
-        Ok(())
-    } else {
-        Err(format!(
-            "no history row for the last of {last} transitions; the latest row has number {previous}"
-        ))
-    }
-}
-
-/// Returns the number of the transition of each event, 0 for `connection.updated`. Each history row must
-/// have exactly one event.
-fn match_history<'a>(
-    events: &[&Value],
-    mut rows: impl Iterator<Item = &'a HistoryRow>,
-) -> Result<Vec<u64>, String> {
-    let mut numbers = Vec::with_capacity(events.len());
-    for event in events {
-        if event["type"] == "connection.updated" {
-            numbers.push(0);
-            continue;
-        }
-        let row = rows.next();
-        let row = row.ok_or_else(|| format!("event without a history row: {event}"))?;
-        let time: Option<Timestamp> = event["time"].as_str().and_then(|time| time.parse().ok());
-        let reason_field = if row.status == "online" {
-            "cause"
-        } else {
-            "reason"
-        };
-        let is_equal = event["type"] == format!("connection.{}", row.status)
-            && event[reason_field] == row.reason
-            && event["org_id"] == row.org_id
-            && time.map(Timestamp::as_microsecond) == Some(row.at_micros);
-        if !is_equal {
-            return Err(format!(
-                "the event {event} differs from the history row {row:?}"
-            ));
-        }
-        numbers.push(row.number);
-    }
-    match rows.next() {
-        Some(row) => Err(format!("history row without an event: {row:?}")),
-        None => Ok(numbers),
-    }
-}
-
-/// Converts an event, and checks its fields. `content` has the content of the client before the event, and
-/// then the content after it.
-fn observe(
-    event: &Value,
-    number: u64,
-    profile: &crate::plan::Profile,
-    content: &mut Option<Value>,
-) -> Result<ObservedEvent, String> {
-    const PARTS: [&str; 3] = ["canonical_facts", "dispatchers", "tags"];
-    let (_, account) = profile.tenant.org_and_account();
-    if event["account"] != account {
-        return Err(format!("wrong account: {event}"));
-    }
-    if event["type"] == "connection.offline" {
-        let previous = content.take();
-        let previous = previous.ok_or_else(|| format!("already offline: {event}"))?;
-        // The content can have changed in the same batch. Its event then precedes this one.
-        if event["dispatchers"] != previous["dispatchers"] {
-            return Err(format!("not the latest dispatchers {previous}: {event}"));
-        }
-        return Ok(ObservedEvent::Offline { number });
-    }
-    let revision = event["canonical_facts"]["revision"].as_u64();
-    let revision = revision.ok_or_else(|| format!("no revision: {event}"))?;
-    let expected = dialect::online_content(profile, revision, None, Timestamp::UNIX_EPOCH);
-    let expected = [expected.facts, expected.dispatchers, expected.tags];
-    if PARTS.map(|part| event[part].clone()) != expected {
-        return Err(format!("not the content that the client has sent: {event}"));
-    }
-    let previous = content.replace((*event).clone());
-    if event["type"] == "connection.online" {
-        return match previous {
-            None => Ok(ObservedEvent::Online { number, revision }),
-            Some(_) => Err(format!("already online: {event}")),
-        };
-    }
-    let previous = previous.ok_or_else(|| format!("not online: {event}"))?;
-    let changed: Vec<&str> = PARTS
-        .into_iter()
-        .filter(|part| previous[part] != event[part])
-        .collect();
-    if changed.is_empty() || event["changed"] != serde_json::json!(changed) {
-        return Err(format!("`changed` must be {changed:?}: {event}"));
-    }
-    Ok(ObservedEvent::Updated { revision })
 }

@@ -19,6 +19,7 @@ mod data_disk;
 mod deployment;
 mod dialect;
 mod event_check;
+mod event_client;
 mod event_model;
 mod event_rows;
 mod event_stream;
