@@ -21,7 +21,7 @@ PARTS ?=
 # Number of seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check openapi chaos simulate-faults acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory bench-fairness deny clean
+.PHONY: help run build test check openapi chaos simulate-faults acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory bench-fairness bench-events deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -137,6 +137,12 @@ bench-fairness: ## Measure clients and callers while others misbehave (PARTS="em
 	@dev/prepare services
 	cargo bench --locked --bench fairness --no-run
 	dev/with-services cargo bench --locked --bench fairness -- $(PARTS)
+
+bench-events: ## Measure event streams with many readers and events (PARTS="delivery recording" selects parts)
+	@dev/prepare build
+	@dev/prepare services
+	cargo bench --locked --bench events --no-run
+	KAFKA_FAST=1 POSTGRES_FLEET_SETTINGS=1 dev/with-services cargo bench --locked --bench events -- $(PARTS)
 
 # Security advisories are not checked. The check would need a database from the network, and it would fail
 # without a change of the code when a new advisory is published.

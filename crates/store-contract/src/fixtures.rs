@@ -159,6 +159,7 @@ pub(crate) fn dead_letter(name: &str, payload: &'static [u8], second: i64) -> De
         retained: false,
         is_operator_replay: false,
         is_last_will: false,
+        is_takeover: false,
         received_at: timestamp_at(second),
         ingest_stamp: None,
         truncated_from: None,

@@ -81,6 +81,7 @@ macro_rules! contract_tests {
                 events_are_read_by_organization_in_the_order_of_their_positions,
                 large_events_are_read_in_several_calls,
                 newest_position_remains_after_all_events_are_deleted,
+                offline_event_of_a_client_that_moves_has_its_last_dispatchers,
             }
             heartbeats {
                 heartbeat_before_the_offline_message_is_ignored,
@@ -131,6 +132,7 @@ macro_rules! contract_tests {
                 tenantless_client_is_stored_but_not_found_for_any_organization,
             }
             search {
+                clients_are_filtered_by_the_time_at_which_they_were_last_seen,
                 matches_of_a_filter_are_counted_up_to_a_limit,
                 connection_counts_are_correct_after_every_change,
                 filters_match_dispatchers_tags_and_facts,

@@ -12,12 +12,18 @@ pub(crate) const INSERT_HISTORY: &str = "
         INSERT INTO presence_history (client_id, number, at, org_id, status, reason)
         SELECT h.client_id, h.number, h.at, h.org_id, h.status, h.reason";
 
-/// Start of the statement that inserts events. `e` has the rows.
+/// Start of the statement that inserts events. `e` has the rows. The stored dispatchers of the client, before
+/// the batch, are the last dispatchers of an offline event, and the previous dispatchers of other events.
 pub(crate) const INSERT_EVENTS: &str = "
         INSERT INTO event_outbox (at, type, org_id, account, client_id, data, previous_dispatchers)
-        SELECT e.at, e.type, e.org_id, e.account, e.client_id, e.data,
-               CASE WHEN e.dispatchers_changed THEN (SELECT c.dispatchers::text
-                   FROM connections AS c WHERE c.client_id = e.client_id) END";
+        SELECT e.at, e.type, e.org_id, e.account, e.client_id,
+               CASE WHEN e.dispatchers_changed AND e.type = 'connection.offline'
+                   THEN (SELECT (e.data::jsonb || jsonb_build_object('dispatchers', c.dispatchers))::text
+                           FROM connections AS c WHERE c.client_id = e.client_id)
+                   ELSE e.data END,
+               CASE WHEN e.dispatchers_changed AND e.type <> 'connection.offline'
+                   THEN (SELECT c.dispatchers::text
+                           FROM connections AS c WHERE c.client_id = e.client_id) END";
 
 store::statements! {
     pub(crate) WRITE_HISTORY = concatcp!(INSERT_HISTORY, "

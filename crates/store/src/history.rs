@@ -14,6 +14,9 @@ pub enum Transition {
     Online(OnlineCause),
     /// The connection is no longer visible to the organization.
     Offline(OfflineReason),
+    /// Another connection with the same client id replaced the connection. Nothing visible changed, so
+    /// there is no event.
+    Takeover,
 }
 
 impl Transition {
@@ -21,7 +24,7 @@ impl Transition {
     #[must_use]
     pub fn status(self) -> &'static str {
         match self {
-            Self::Online(_) => "online",
+            Self::Online(_) | Self::Takeover => "online",
             Self::Offline(_) => "offline",
         }
     }
@@ -32,6 +35,7 @@ impl Transition {
         match self {
             Self::Online(cause) => cause.as_str(),
             Self::Offline(reason) => reason.as_str(),
+            Self::Takeover => "takeover",
         }
     }
 }
@@ -61,6 +65,19 @@ impl HistoryRow {
     }
 }
 
+/// Writes a log line for each transition, after its transaction was committed.
+pub fn log_transitions(rows: &[HistoryRow]) {
+    for row in rows {
+        log_transition(row.client_id.as_str(), row.org_id(), row.transition);
+    }
+}
+
+/// Writes a log line for a transition that an organization sees. `org_id` is empty for a tenantless client.
+pub fn log_transition(client_id: &str, org_id: &str, transition: Transition) {
+    let (status, reason) = (transition.status(), transition.reason());
+    tracing::debug!(client_id, org_id, status, reason, "presence changed");
+}
+
 /// An event that is written in the transaction of its cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
@@ -74,7 +91,9 @@ pub struct NewEvent {
     pub event_type: &'static str,
     /// The fields that only this type of event has, as a JSON object.
     pub data: Value,
-    /// Whether the dispatchers have changed. The store then adds the previous dispatchers.
+    /// Whether the stored dispatchers can differ from the dispatchers in `data`. The store then adds
+    /// the stored dispatchers: to `data` of an offline event, because they are the last dispatchers that
+    /// the organization has seen, and as the previous dispatchers of other events.
     pub dispatchers_changed: bool,
 }
 

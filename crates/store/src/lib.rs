@@ -53,7 +53,9 @@ pub use dead_letters::{
 };
 pub use error::{Result, RowRejection, StoreError};
 pub use events::{EventRepository, MAX_OUTBOX_COUNT, StoredEvent};
-pub use history::{ContentHashes, HistoryRow, NewEvent, Transition, event_data};
+pub use history::{
+    ContentHashes, HistoryRow, NewEvent, Transition, event_data, log_transition, log_transitions,
+};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
 pub use lookup_queue::{
     ClaimedConnection, ClientDetails, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository,

@@ -32,6 +32,7 @@ mod recording;
 mod rest;
 mod restart;
 mod robustness;
+mod scenarios;
 mod simulate;
 mod sources;
 mod spec;

@@ -186,6 +186,7 @@ pub(super) fn to_presence_signal(
             } else {
                 ReplayKind::NotReplayed
             },
+            is_takeover: message.is_takeover,
             input_index,
         }),
         // The client may have reconnected after it sent the replayed offline message. The replay

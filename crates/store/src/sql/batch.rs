@@ -15,7 +15,7 @@ use crate::batch::{
 };
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::error::{Result, StoreError};
-use crate::history::{HistoryRow, NewEvent, Transition, event_data};
+use crate::history::{HistoryRow, NewEvent, Transition, event_data, log_transitions};
 use crate::partitions::{PartitionLease, ReceivedAt};
 use crate::presence::WriteOutcome;
 
@@ -136,16 +136,18 @@ pub(super) async fn record_batch(
             .await?;
         delete_disconnects(&mut transaction, statements, upserts).await?;
     }
+    let mut derived_history = Vec::new();
     if !heartbeats.is_empty() {
         let restored = transaction.write_heartbeats(heartbeats, now).await?;
-        record_restored(&mut transaction, &restored, writes_events).await?;
+        derived_history = record_restored(&mut transaction, &restored, writes_events).await?;
     }
     if !last_seen.is_empty() {
         transaction.write_last_seen(last_seen).await?;
     }
     if !connection_ends.is_empty() {
         let ended = transaction.write_connection_ends(connection_ends).await?;
-        record_ended(&mut transaction, connection_ends, &ended, writes_events).await?;
+        let ended = record_ended(&mut transaction, connection_ends, &ended, writes_events).await?;
+        derived_history.extend(ended);
     }
     if !dead_letters.is_empty() {
         transaction.write_dead_letters(dead_letters).await?;
@@ -158,15 +160,18 @@ pub(super) async fn record_batch(
             .await?;
     }
     transaction.commit().await?;
+    log_transitions(history);
+    log_transitions(&derived_history);
     Ok(WriteOutcome::Committed)
 }
 
-/// Writes the history and the events of connections that heartbeats have restored.
+/// Writes the history and the events of connections that heartbeats have restored. Returns the history
+/// rows.
 async fn record_restored<T: SqlTransaction>(
     transaction: &mut T,
     rows: &[T::Row],
     writes_events: bool,
-) -> Result<()> {
+) -> Result<Vec<HistoryRow>> {
     let cause = OnlineCause::Heartbeat;
     let mut history = Vec::with_capacity(rows.len());
     let mut events = Vec::new();
@@ -196,16 +201,17 @@ async fn record_restored<T: SqlTransaction>(
             transition: Transition::Online(cause),
         });
     }
-    write_history_and_events(transaction, &history, &events).await
+    write_history_and_events(transaction, &history, &events).await?;
+    Ok(history)
 }
 
-/// Writes the history and the events of ended connections.
+/// Writes the history and the events of ended connections. Returns the history rows.
 async fn record_ended<T: SqlTransaction>(
     transaction: &mut T,
     ends: &[ConnectionEnd],
     rows: &[T::Row],
     writes_events: bool,
-) -> Result<()> {
+) -> Result<Vec<HistoryRow>> {
     let reasons: HashMap<&ClientId, OfflineReason> = ends
         .iter()
         .map(|end| (&end.client_id, end.reason))
@@ -243,7 +249,8 @@ async fn record_ended<T: SqlTransaction>(
             transition: Transition::Offline(reason),
         });
     }
-    write_history_and_events(transaction, &history, &events).await
+    write_history_and_events(transaction, &history, &events).await?;
+    Ok(history)
 }
 
 async fn write_history_and_events(
@@ -347,7 +354,7 @@ pub(super) async fn mark_disconnected(
     // The time is read after the row is locked, so no message of the client is recorded
     // after this time and before the disconnect.
     let database_time = database_time(&mut transaction, statements).await?;
-    let is_ended = match current {
+    let history = match current {
         Some(current) if !current.is_same_as(connection) => return Ok(false),
         Some(current) => {
             let time = database_time.max(current.latest_message_at);
@@ -358,19 +365,19 @@ pub(super) async fn mark_disconnected(
             };
             let ends = [end];
             let ended = transaction.write_connection_ends(&ends).await?;
-            record_ended(&mut transaction, &ends, &ended, writes_events).await?;
-            !ended.is_empty()
+            record_ended(&mut transaction, &ends, &ended, writes_events).await?
         }
         // Does not end connections, because the client can connect at this moment.
         None => {
             let statement = statements.update_disconnect_time;
             let query = statement.with([client.into(), database_time.into()]);
             transaction.execute(query).await?;
-            false
+            Vec::new()
         }
     };
     transaction.commit().await?;
-    Ok(is_ended)
+    log_transitions(&history);
+    Ok(!history.is_empty())
 }
 
 async fn database_time(

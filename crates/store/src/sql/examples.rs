@@ -42,12 +42,14 @@ pub fn texts(
 /// Returns filters that use each condition alone and all conditions together, with an organization.
 #[must_use]
 pub fn example_filters() -> Vec<(OrgId, ConnectionFilter)> {
-    let conditions: [fn(&mut ConnectionFilter); 5] = [
+    let conditions: [fn(&mut ConnectionFilter); 7] = [
         |filter| filter.require_dispatcher("echo"),
         |filter| filter.require_tag("region", "us1"),
         |filter| filter.require_fact("fqdn", "host.example.com"),
         |filter| filter.require_fact("insights_id", "0a5d2b9e516347ee9e573bb6d90bdfff"),
         |filter| filter.require_prefix("web"),
+        |filter| filter.require_seen_after(Timestamp::UNIX_EPOCH),
+        |filter| filter.require_seen_before(Timestamp::UNIX_EPOCH),
     ];
     let mut all_conditions = ConnectionFilter::default();
     let mut filters = vec![ConnectionFilter::default()];

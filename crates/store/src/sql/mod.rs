@@ -47,7 +47,7 @@ pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
 pub use row::{
-    ColumnReader, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS,
+    ColumnReader, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, LAST_SEEN, ONLINE_MESSAGE_COLUMNS,
     PRESENCE_COLUMNS, PRESENCE_STAMP_COLUMNS, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_COLUMNS,
     REPLACE_PRESENCE_STAMP, invalid_json, timestamp_from_micros,
 };

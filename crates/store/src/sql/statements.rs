@@ -163,9 +163,12 @@ shared_statements! {
     find_connection =
         "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id = $2";
 
-    /// Parameters: client.
+    /// Parameters: client, organization. Also finds connections of other organizations that can be Satellite
+    /// servers. It does not return other connections, because reading their content would take time, and so
+    /// reveal that another organization has the client. `_` stands for `-`, too.
     find_connection_in_any_org =
-        "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id <> ''";
+        "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id <> ''
+            AND (org_id = $2 OR CAST(dispatchers AS text) LIKE '%foreman_rh_cloud%')";
 
     /// Parameters: clients, organization.
     find_connections =
