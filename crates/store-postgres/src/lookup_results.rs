@@ -33,7 +33,7 @@ const WRITE_TRANSITIONS: &str = "
             INSERT INTO presence_history (client_id, number, at, org_id, status, reason)
             SELECT client_id, number, now, org_id, status, reason FROM transitions, parameters
             ON CONFLICT (client_id, org_id, number) DO UPDATE SET at = excluded.at,
-               status = excluded.status, reason = excluded.reason),
+                   status = excluded.status, reason = excluded.reason),
         outbox AS (
             INSERT INTO event_outbox (at, type, org_id, account, client_id, data)
             SELECT now, 'connection.' || status, org_id, account, client_id, data::text
