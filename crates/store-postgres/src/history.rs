@@ -29,7 +29,7 @@ store::statements! {
     pub(crate) WRITE_HISTORY = concatcp!(INSERT_HISTORY, "
           FROM UNNEST($1::text[], $2::bigint[], $3::timestamptz[], $4::text[], $5::text[],
                $6::text[]) AS h (client_id, number, at, org_id, status, reason)
-        ON CONFLICT (client_id, number) DO UPDATE SET at = excluded.at, org_id = excluded.org_id,
+        ON CONFLICT (client_id, org_id, number) DO UPDATE SET at = excluded.at,
                status = excluded.status, reason = excluded.reason");
 
     pub(crate) WRITE_EVENTS = concatcp!(INSERT_EVENTS, "

@@ -32,7 +32,7 @@ const WRITE_TRANSITIONS: &str = "
         history AS (
             INSERT INTO presence_history (client_id, number, at, org_id, status, reason)
             SELECT client_id, number, now, org_id, status, reason FROM transitions, parameters
-            ON CONFLICT (client_id, number) DO UPDATE SET at = excluded.at, org_id = excluded.org_id,
+            ON CONFLICT (client_id, org_id, number) DO UPDATE SET at = excluded.at,
                    status = excluded.status, reason = excluded.reason),
         outbox AS (
             INSERT INTO event_outbox (at, type, org_id, account, client_id, data)

@@ -144,7 +144,7 @@ const WRITE_HISTORY_AND_EVENTS: &str = concatcp!(
           FROM UNNEST($46::text[], $47::bigint[], $48::timestamptz[], $49::text[], $50::text[],
                $51::text[]) AS h (client_id, number, at, org_id, status, reason)
          WHERE (SELECT count(*) FROM upserted) > 0
-        ON CONFLICT (client_id, number) DO UPDATE SET at = excluded.at, org_id = excluded.org_id,
+        ON CONFLICT (client_id, org_id, number) DO UPDATE SET at = excluded.at,
                status = excluded.status, reason = excluded.reason RETURNING 1),
         outbox AS (",
     INSERT_EVENTS,

@@ -327,13 +327,13 @@ shared_statements! {
 
     /// Parameters: time, limit.
     delete_history_before =
-        "DELETE FROM presence_history WHERE (client_id, number) IN (
-             SELECT client_id, number FROM presence_history WHERE at < $1 LIMIT $2{skip_locked})";
+        "DELETE FROM presence_history WHERE (client_id, org_id, number) IN (
+             SELECT client_id, org_id, number FROM presence_history WHERE at < $1 LIMIT $2{skip_locked})";
 
     /// Parameters: clients, maximum number of entries of a client, limit.
     trim_history =
-        "DELETE FROM presence_history WHERE (client_id, number) IN (
-             SELECT h.client_id, h.number FROM presence_history AS h
+        "DELETE FROM presence_history WHERE (client_id, org_id, number) IN (
+             SELECT h.client_id, h.org_id, h.number FROM presence_history AS h
               WHERE h.client_id {is_listed} AND h.number <= (
                     SELECT max(newest.number) - $2 FROM presence_history AS newest
                      WHERE newest.client_id = h.client_id)
