@@ -274,7 +274,7 @@ impl Scenario {
         suggestion: &str,
     ) -> Value {
         let why = self.why(client_id).await;
-        let expected_code = if state == "connected" { 0 } else { 1 };
+        let expected_code = i32::from(state != "connected");
         assert_eq!(why.code, Some(expected_code), "{}", why.text);
         assert_eq!(why.summary, summary, "{}", why.text);
         assert_eq!(

@@ -41,8 +41,8 @@ impl Validation {
     }
 
     /// Adds a value. Its schema must exist in the document.
-    fn add(&mut self, document: &str, schema: String, value: Value) {
-        let found = self.documents[document].pointer(&schema);
+    fn add(&mut self, document: &str, schema: &str, value: &Value) {
+        let found = self.documents[document].pointer(schema);
         assert!(found.is_some_and(Value::is_object), "no schema at {schema}");
         self.values
             .push(json!({"document": document, "schema": schema, "value": value}));
@@ -55,7 +55,7 @@ impl Validation {
         let body: Value = response.json().await.unwrap();
         let path = path.replace('~', "~0").replace('/', "~1");
         let schema = format!("/paths/{path}/get/responses/200/content/application~1json/schema");
-        self.add("openapi", schema, body.clone());
+        self.add("openapi", &schema, &body);
         body
     }
 
@@ -114,7 +114,7 @@ async fn events_match_the_asyncapi_document(deployment: Deployment) {
         for field in event.data.as_object().unwrap().keys() {
             assert!(described[field].is_object(), "{field} is not described");
         }
-        validation.add("asyncapi", schema, event.data.clone());
+        validation.add("asyncapi", &schema, &event.data);
     }
     if deployment.has_external_broker() {
         events.pop();
@@ -132,10 +132,10 @@ async fn events_match_the_asyncapi_document(deployment: Deployment) {
                 headers.map(|(name, value)| (name, value.into())).collect();
             let schema = format!("/components/schemas/{event_type}");
             let component = format!("/components/messages/{name}");
-            validation.add("asyncapi", schema, payload);
-            validation.add("asyncapi", format!("{component}/headers"), headers.into());
+            validation.add("asyncapi", &schema, &payload);
+            validation.add("asyncapi", &format!("{component}/headers"), &headers.into());
             let key = format!("{component}/bindings/kafka/key");
-            validation.add("asyncapi", key, message.key.into());
+            validation.add("asyncapi", &key, &message.key.into());
         }
     }
     validation.run().await;
