@@ -77,10 +77,14 @@ store::statements! {
 
     /// Parameters: limit. All parts of the statement have the same snapshot, so `sequencer` has the
     /// position before the update.
+    ///
+    /// The rows are selected by a range of ids, because a list of ids would be joined with the table. After a
+    /// vacuum of the empty table PostgreSQL expects one row, and joins without a hash or an index: with many
+    /// events, the statement would exceed its timeout, again and again.
     SEQUENCE_EVENTS = "
         WITH moved AS (
             DELETE FROM event_outbox
-             WHERE id IN (SELECT id FROM event_outbox ORDER BY id LIMIT $1)
+             WHERE id <= (SELECT max(id) FROM (SELECT id FROM event_outbox ORDER BY id LIMIT $1) AS oldest)
             RETURNING *),
         inserted AS (
             INSERT INTO events (position, at, type, org_id, account, client_id, data,

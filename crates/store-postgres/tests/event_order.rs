@@ -7,7 +7,7 @@ use domain::{
     ClientId, ClientInfo, ClientKind, OfflineReason, OnlineCause, OrgId, Tenant, Timestamp,
 };
 use serde_json::json;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use store::{
     ConnectionEnd, ConnectionUpsert, EventRepository as _, NewEvent, PresenceBatch,
     PresenceColumns, PresenceRepository as _, ReceivedAt, ReplacedRow, TenantChange, WriteOutcome,
@@ -251,6 +251,34 @@ async fn batch_that_was_overtaken_writes_no_event() {
     );
     assert_eq!(outcome.unwrap(), WriteOutcome::Conflict);
     assert_eq!(database.outbox().await.len(), 1);
+}
+
+/// After a vacuum of the empty table, PostgreSQL expects one event without a position. If there are many, a
+/// join of the oldest ids with the table would compare each event with each of these ids.
+#[tokio::test]
+async fn sequencer_reads_each_event_once_although_postgresql_expects_an_empty_table() {
+    let database = TestDatabase::create().await;
+    let mut connection = database.connect().await;
+    let insert = "INSERT INTO event_outbox (at, type, org_id, account, client_id, data)
+                  SELECT now(), 'connection.updated', '10001', '', 'client-' || i, '{}'
+                    FROM generate_series(1, 10000) AS i";
+    run(&mut connection, insert).await;
+    run(&mut connection, "DELETE FROM event_outbox").await;
+    run(&mut connection, "VACUUM (TRUNCATE false) event_outbox").await;
+    run(&mut connection, insert).await;
+    let mut statements = store_postgres::statements().into_iter();
+    let statement = statements.find(|(name, _)| name.ends_with("SEQUENCE_EVENTS"));
+    let (_, sql) = statement.unwrap();
+    let explain = format!(
+        "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}",
+        sql.replace("$1", "1000")
+    );
+    let plan: serde_json::Value = sqlx::query_scalar(AssertSqlSafe(explain))
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
+    let blocks = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap();
+    assert!(blocks < 200_000, "{blocks} blocks: {plan}");
 }
 
 /// NOTIFY takes a lock on all databases until the end of the commit, so it would serialize the commits of all

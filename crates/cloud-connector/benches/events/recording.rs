@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use domain::{OrgId, Tenant, Timestamp};
-use store::{PresenceBatch, PresenceRepository as _, TenantChange, WriteOutcome};
+use store::{
+    MaintenanceRepository as _, PresenceBatch, PresenceRepository as _, TenantChange, WriteOutcome,
+};
 use store_postgres::PostgresStore;
 
 use super::readers::ReaderProcess;
@@ -97,7 +99,7 @@ impl Recorder {
                     1 + hash / 10 % (ORG_COUNT - 1)
                 };
                 upsert.tenant = TenantChange::Found(Tenant {
-                    org_id: OrgId::new(org_id(org))?,
+                    org_id: OrgId::new(&org_id(org))?,
                     account: String::new(),
                 });
             }

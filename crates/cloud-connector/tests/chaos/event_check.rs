@@ -127,17 +127,20 @@ impl EventCheck {
             events_by_client.entry(client_id).or_default().push(event);
         }
         let mut checked_clients = BTreeMap::new();
-        for client in clients {
-            let client_id = &client.profile.client_id;
-            let client_events = events_by_client.get(client_id.as_str());
-            let client_events = client_events.map_or(&[][..], Vec::as_slice);
-            match self.check_client(deployment.mode, client, client_events, &rows) {
-                Ok(checked) => {
-                    checked_clients.insert(client_id.clone(), checked);
+        // The tasks of the clients continue meanwhile.
+        tokio::task::block_in_place(|| {
+            for client in clients {
+                let client_id = &client.profile.client_id;
+                let client_events = events_by_client.get(client_id.as_str());
+                let client_events = client_events.map_or(&[][..], Vec::as_slice);
+                match self.check_client(deployment.mode, client, client_events, &rows) {
+                    Ok(checked) => {
+                        checked_clients.insert(client_id.clone(), checked);
+                    }
+                    Err(description) => add(client_id, description),
                 }
-                Err(description) => add(client_id, description),
             }
-        }
+        });
         if mismatches.is_empty() && deployment.cluster().is_some() {
             let topic_messages =
                 event_topic::check(deployment, &events, rows.newest_position).await?;
@@ -203,10 +206,12 @@ impl EventCheck {
         let starts = self.states.get(client_id).unwrap_or(&unknown);
         let history_rows = rows.history.get(client_id);
         let transitions = rows.transition_counts.get(client_id);
+        // The clients must not wait for the lock.
+        let expected = client.history.lock().expected.clone();
         let client_events = ClientEvents {
             mode,
             profile: &client.profile,
-            expected: &client.history.lock().expected,
+            expected: &expected,
             events,
             history: history_rows.map_or(&[], Vec::as_slice),
             transitions: transitions.copied().unwrap_or(0),

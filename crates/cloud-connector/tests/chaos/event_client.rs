@@ -13,7 +13,7 @@ use crate::plan::{DeploymentMode, Profile, TenantKind};
 
 /// Maximum numbers of repeated messages that the check tries, one after the other. A message is repeated
 /// only in distributed mode.
-const MAX_REPEATS: [u32; 4] = [0, 2, 4, 8];
+const MAX_REPEATS: [u32; 4] = [0, 2, 4, 6];
 
 /// The events of a client since the previous round, and what they are compared with.
 pub struct ClientEvents<'a> {

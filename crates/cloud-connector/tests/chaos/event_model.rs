@@ -6,7 +6,7 @@
 //! transition has a number, and the history contains the number of each observed transition.
 //! Transitions that were merged in one batch have no event, but their numbers are used up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that can change the presence of a client, in the order of its occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,15 +40,11 @@ pub enum ObservedEvent {
     Offline { number: u64 },
 }
 
-/// A possible explanation of the events so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    state: ModelState,
-    /// Number of explained events.
-    explained: usize,
-    /// Number of messages that were processed a second time.
-    repeats: u32,
-}
+/// A possible explanation of the events so far: the state, and the number of explained events.
+type Candidate = (ModelState, usize);
+
+/// The possible explanations, each with the minimum number of messages that were processed a second time.
+type Candidates = BTreeMap<Candidate, u32>;
 
 /// The messages and the events of a client.
 pub struct Explanation<'a> {
@@ -69,7 +65,7 @@ impl Explanation<'_> {
     /// the first step that is impossible, and the maximum number of explained events, if there is none.
     pub fn find(&self, starts: &BTreeSet<ModelState>) -> Result<BTreeSet<ModelState>, String> {
         let visible = self.visible_states(starts);
-        let mut candidates = BTreeSet::new();
+        let mut candidates = Candidates::new();
         for start in starts {
             self.add(&mut candidates, *start, 0, 0);
         }
@@ -78,12 +74,12 @@ impl Explanation<'_> {
             if self.max_repeats > 0 {
                 self.add_repeats(&mut candidates, index);
             }
-            let mut next = BTreeSet::new();
-            for candidate in &candidates {
-                self.apply(&mut next, *candidate, *step, &visible);
+            let mut next = Candidates::new();
+            for (candidate, repeats) in candidates {
+                self.apply(&mut next, candidate, repeats, *step, &visible);
             }
             candidates = next;
-            let explained = candidates.iter().map(|it| it.explained).max();
+            let explained = candidates.keys().map(|(_, explained)| *explained).max();
             max_explained = max_explained.max(explained.unwrap_or(0));
             if candidates.is_empty() {
                 return Err(format!(
@@ -96,9 +92,9 @@ impl Explanation<'_> {
             self.add_repeats(&mut candidates, self.steps.len());
         }
         let complete = candidates
-            .iter()
-            .filter(|it| it.explained == self.observed.len());
-        let states: BTreeSet<ModelState> = complete.map(|it| it.state).collect();
+            .keys()
+            .filter(|(_, explained)| *explained == self.observed.len());
+        let states: BTreeSet<ModelState> = complete.map(|(state, _)| *state).collect();
         if states.is_empty() {
             let event = self.observed.get(max_explained);
             return Err(format!(
@@ -126,17 +122,15 @@ impl Explanation<'_> {
 
     fn apply(
         &self,
-        next: &mut BTreeSet<Candidate>,
-        candidate: Candidate,
+        next: &mut Candidates,
+        (state, explained): Candidate,
+        repeats: u32,
         step: PresenceStep,
         visible: &[Option<u64>],
     ) {
-        let Candidate {
-            state,
-            explained,
-            repeats,
-        } = candidate;
-        let mut add = |state| self.add(next, state, explained, repeats);
+        let mut add = |state| {
+            self.add(next, state, explained, repeats);
+        };
         match step {
             PresenceStep::Online {
                 revision,
@@ -168,58 +162,53 @@ impl Explanation<'_> {
         }
     }
 
-    /// Adds a candidate, and all candidates that explain the next events with the same state.
+    /// Adds a candidate, and all candidates that explain the next events with the same state. Returns
+    /// those that are new or need fewer repeats than before.
     fn add(
         &self,
-        candidates: &mut BTreeSet<Candidate>,
+        candidates: &mut Candidates,
         state: ModelState,
         mut explained: usize,
         repeats: u32,
-    ) {
+    ) -> Vec<Candidate> {
+        let mut added = Vec::new();
         loop {
             let next_event = self.observed.get(explained);
             // The number of the next transition is used up already.
             if let Some(number) = next_event.and_then(|event| event.number())
                 && number < state.transitions
             {
-                return;
+                return added;
             }
-            candidates.insert(Candidate {
-                state,
-                explained,
-                repeats,
-            });
+            let min_repeats = candidates.entry((state, explained)).or_insert(u32::MAX);
+            if repeats < *min_repeats {
+                *min_repeats = repeats;
+                added.push((state, explained));
+            }
             if !next_event.is_some_and(|event| event.is_explained_by(state)) {
-                return;
+                return added;
             }
             explained += 1;
         }
     }
 
     /// Adds the candidates after messages before the step `index` were processed a second time.
-    fn add_repeats(&self, candidates: &mut BTreeSet<Candidate>, index: usize) {
+    fn add_repeats(&self, candidates: &mut Candidates, index: usize) {
         let recent = &self.steps[index.saturating_sub(REPEAT_WINDOW)..index];
-        let mut new: Vec<Candidate> = candidates.iter().copied().collect();
-        while let Some(candidate) = new.pop() {
-            if candidate.repeats >= self.max_repeats {
+        let mut new: Vec<Candidate> = candidates.keys().copied().collect();
+        while let Some((state, explained)) = new.pop() {
+            let repeats = candidates[&(state, explained)] + 1;
+            if repeats > self.max_repeats {
                 continue;
             }
             for step in recent {
-                let state = match step {
-                    PresenceStep::Online { revision, .. } => candidate.state.connected(*revision),
-                    PresenceStep::Offline { .. } => candidate.state.disconnected(),
+                let repeated = match step {
+                    PresenceStep::Online { revision, .. } => state.connected(*revision),
+                    PresenceStep::Offline { .. } => state.disconnected(),
                     PresenceStep::Heartbeat | PresenceStep::AllCommitted => continue,
                 };
-                if state == candidate.state {
-                    continue;
-                }
-                let mut added = BTreeSet::new();
-                let repeats = candidate.repeats + 1;
-                self.add(&mut added, state, candidate.explained, repeats);
-                for it in added {
-                    if candidates.insert(it) {
-                        new.push(it);
-                    }
+                if repeated != state {
+                    new.extend(self.add(candidates, repeated, explained, repeats));
                 }
             }
         }
