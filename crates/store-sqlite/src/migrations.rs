@@ -56,6 +56,10 @@ const FILES: &[(&str, &str)] = &[
         "0012_connection_search",
         include_str!("../migrations/0012_connection_search.sql"),
     ),
+    (
+        "0013_liveness_sweep",
+        include_str!("../migrations/0013_liveness_sweep.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.
