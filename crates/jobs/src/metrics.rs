@@ -58,7 +58,12 @@ pub fn describe() {
         LIVENESS_SILENT,
         "Silent connections that the latest pass of the liveness sweep found"
     );
-    for reason in ["guard", "recording_behind", "ingest_unavailable", "broker_unavailable"] {
+    for reason in [
+        "guard",
+        "recording_behind",
+        "ingest_unavailable",
+        "broker_unavailable",
+    ] {
         counter!(LIVENESS_SUPPRESSED, "reason" => reason).increment(0);
     }
     for outcome in ["sent", "failed"] {

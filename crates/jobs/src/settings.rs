@@ -48,13 +48,15 @@ impl PresenceSettings {
         if !(1..=10_000).contains(&self.pings_per_second) {
             return Err(InvalidValue::new(
                 "presence.pings_per_second",
-                "must be from 1 to 10000",
+                format!("{} is not allowed", self.pings_per_second),
+                "use a value from 1 to 10000",
             ));
         }
         if self.sweep_client_id.is_empty() {
             return Err(InvalidValue::new(
                 "presence.sweep_client_id",
-                "must not be empty",
+                "is empty",
+                "remove the setting to use the default",
             ));
         }
         Ok(())

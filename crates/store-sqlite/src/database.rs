@@ -14,9 +14,9 @@ use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search, tenant_changes};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, EventOutboxStatements, LivenessStatements, Query, RowPage, RowVisitor,
-    SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase,
-    SqlSyntax, Statement,
+    Access, ColumnReader as _, EventOutboxStatements, LivenessStatements, Query, RowPage,
+    RowVisitor, SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements,
+    SqlDatabase, SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{ConnectionFilter, LookupOutcome, LookupResult, PageRequest, PageStart, Result};

@@ -53,10 +53,12 @@ impl Guard {
         let now = Instant::now();
         self.counts
             .retain(|(added_at, _)| now.duration_since(*added_at) < GUARD_WINDOW);
-        self.counts.iter().fold(count, |total, (_, count)| PingCount {
-            pinged: total.pinged + count.pinged,
-            answered: total.answered + count.answered,
-        })
+        self.counts
+            .iter()
+            .fold(count, |total, (_, count)| PingCount {
+                pinged: total.pinged + count.pinged,
+                answered: total.answered + count.answered,
+            })
     }
 }
 

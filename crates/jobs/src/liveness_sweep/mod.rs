@@ -44,6 +44,8 @@ const CHUNK_PAUSE: Duration = Duration::from_millis(20);
 const RESTART_TOLERANCE: Duration = Duration::from_secs(30);
 /// Duration of the pings of a round. A longer duration means larger rounds.
 const ROUND_SECONDS: u32 = 100;
+/// Limits the memory of a round.
+const MAX_ROUND_SIZE: usize = 20_000;
 
 /// Times and limits of the sweep.
 #[derive(Debug, Clone)]
@@ -228,9 +230,9 @@ impl LivenessSweep {
     async fn thresholds(&self) -> Result<Thresholds, StoreError> {
         let uptime = self.probe.broker_uptime().await;
         if let Some(uptime) = uptime {
-            let (last_uptime, has_decreased) = &mut *self.uptime.lock();
-            *has_decreased |= last_uptime.is_some_and(|last| uptime < last);
-            *last_uptime = Some(uptime);
+            let mut noticed = self.uptime.lock();
+            noticed.1 |= noticed.0.is_some_and(|last| uptime < last);
+            noticed.0 = Some(uptime);
         }
         let sessions = self.liveness.ingest_sessions().await?;
         let now = self.liveness.current_time().await?;
@@ -241,9 +243,8 @@ impl LivenessSweep {
         let interval = self.config.last_seen_interval;
         let restart_wait = self.config.broker_restart_wait.max(interval);
         let silent_after = self.config.silent_after.max(interval);
-        let clients_have_reconnected = |restarted_at: &Timestamp| {
-            clock::saturating_sub(now, restart_wait) >= *restarted_at
-        };
+        let clients_have_reconnected =
+            |restarted_at: &Timestamp| clock::saturating_sub(now, restart_wait) >= *restarted_at;
         Ok(Thresholds {
             now,
             silent_since: clock::saturating_sub(now, silent_after),
@@ -291,7 +292,7 @@ impl LivenessSweep {
     }
 
     /// Ends the lease, so that another process can sweep. If this fails, the lease expires.
-    async fn release_lease(&self) {
+    pub async fn release_lease(&self) {
         let release = self.leases.release_ingest_session(LEASE_NAME, &self.holder);
         if let Err(error) = release.await {
             tracing::debug!(%error, "cannot end the lease of the sweep");
@@ -306,8 +307,9 @@ impl LivenessSweep {
     ) -> Result<SweepSummary, StoreError> {
         let mut summary = SweepSummary::default();
         let mut remaining_clients = options.max_clients.unwrap_or(u64::MAX);
-        let round_size = usize::try_from(self.config.pings_per_second * ROUND_SECONDS);
-        let round_size = round_size.unwrap_or(usize::MAX).max(1);
+        let round_size = self.config.pings_per_second.saturating_mul(ROUND_SECONDS);
+        let round_size = usize::try_from(round_size)
+            .map_or(MAX_ROUND_SIZE, |size| size.clamp(1, MAX_ROUND_SIZE));
         let mut silent: Vec<WatchedConnection> = Vec::new();
         let mut after_client = None;
         loop {

@@ -27,8 +27,9 @@ const MAX_CONCURRENT_REQUESTS: usize = 128;
 const EXPIRE_CHUNK: usize = 100;
 /// Number of clients whose connections one statement reads.
 const READ_CHUNK: usize = 1000;
-/// How long a round waits until recording has processed everything up to the deadline of the pings.
-const MAX_RECORDING_WAIT: Duration = Duration::from_mins(5);
+/// A round waits for this number of ping timeouts until recording has processed everything up to the
+/// deadline of the pings.
+const RECORDING_WAIT_FACTOR: u32 = 5;
 const MAX_RECORDING_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of chunks in which clients are searched that are certainly connected.
 const MAX_CONTROL_CHUNKS: usize = 200;
@@ -96,6 +97,8 @@ impl Round<'_> {
         }
         // Messages that were received before this time are recorded, or change the connection later.
         let unanswered_since = sweep.liveness.current_time().await?;
+        let clients: HashSet<ClientId> =
+            connections.iter().map(|it| it.client_id.clone()).collect();
         let (pinged, silent) = self.probe_once(connections).await?;
         if pinged == 0 {
             return Ok(self.stop(SweepStop::BrokerUnavailable, silent.len(), summary));
@@ -106,7 +109,7 @@ impl Round<'_> {
             (silent, first_count)
         } else {
             let controls = sweep.guard.lock().number_of_controls(first_count);
-            let controls = self.find_controls(controls, &silent).await?;
+            let controls = self.find_controls(controls, clients).await?;
             match self.probe_again(silent, controls, sessions).await? {
                 Ok((unanswered, controls)) => {
                     let count = PingCount {
@@ -209,12 +212,11 @@ impl Round<'_> {
             next_at += interval;
             send_ping(self.sweep.probe.clone(), connection, ping_at)
         });
-        let pinged: Connections = futures::stream::iter(pings)
+        futures::stream::iter(pings)
             .buffered(MAX_CONCURRENT_REQUESTS)
             .filter_map(std::future::ready)
             .collect()
-            .await;
-        pinged
+            .await
     }
 
     /// Reads the retained handshakes of the clients. Leaves clients out if the broker does not respond.
@@ -253,47 +255,48 @@ impl Round<'_> {
         Ok(unchanged)
     }
 
-    /// Returns at most `count` connections of clients that were seen recently.
+    /// Returns at most `count` connections of clients that are not `excluded`. Clients that were seen recently come first, because
+    /// they are certainly connected.
     async fn find_controls(
         &self,
         count: usize,
-        silent: &[WatchedConnection],
+        mut excluded: HashSet<ClientId>,
     ) -> Result<Connections, StoreError> {
-        let silent_clients: HashSet<&ClientId> = silent.iter().map(|it| &it.client_id).collect();
-        let start = silent.first().map(|it| it.client_id.clone());
         let now = self.sweep.liveness.current_time().await?;
         let until = now.saturating_add(MAX_CLOCK_DIFFERENCE).unwrap_or(now);
+        let ping_before = self.thresholds.ping_before();
+        let start = excluded.iter().next().cloned();
         let mut controls = Vec::new();
-        let mut after_client = start;
-        let mut has_wrapped = false;
-        for _ in 0..MAX_CONTROL_CHUNKS {
-            if controls.len() >= count {
-                break;
-            }
-            let chunk = self
-                .sweep
-                .liveness
-                .list_connections_seen_between(
-                    after_client.as_ref(),
-                    MAINTENANCE_CHUNK_ROWS,
-                    self.thresholds.ping_before(),
-                    until,
-                )
-                .await?;
-            let is_control = |it: &WatchedConnection| {
-                self.sweep.probe.method(&it.dialect) == Some(self.method)
-                    && !silent_clients.contains(&it.client_id)
-            };
-            controls.extend(chunk.connections.into_iter().filter(is_control));
-            after_client = chunk.last_client;
-            if after_client.is_none() && std::mem::replace(&mut has_wrapped, true) {
-                break;
+        for (from, until) in [(ping_before, until), (Timestamp::UNIX_EPOCH, ping_before)] {
+            let (mut after_client, mut has_wrapped) = (start.clone(), false);
+            for _ in 0..MAX_CONTROL_CHUNKS {
+                if controls.len() >= count {
+                    return Ok(controls);
+                }
+                let chunk = self
+                    .sweep
+                    .liveness
+                    .list_connections_seen_between(
+                        after_client.as_ref(),
+                        MAINTENANCE_CHUNK_ROWS,
+                        from,
+                        until,
+                    )
+                    .await?;
+                let has_method = |it: &WatchedConnection| {
+                    self.sweep.probe.method(&it.dialect) == Some(self.method)
+                };
+                for connection in chunk.connections.into_iter().filter(has_method) {
+                    if controls.len() < count && excluded.insert(connection.client_id.clone()) {
+                        controls.push(connection);
+                    }
+                }
+                after_client = chunk.last_client;
+                if after_client.is_none() && std::mem::replace(&mut has_wrapped, true) {
+                    break;
+                }
             }
         }
-        // Chunks can overlap after the first client.
-        controls.sort_by(|a: &WatchedConnection, b| a.client_id.cmp(&b.client_id));
-        controls.dedup_by(|a, b| a.client_id == b.client_id);
-        controls.truncate(count);
         Ok(controls)
     }
 
@@ -308,7 +311,7 @@ impl Round<'_> {
     /// takes too long.
     async fn wait_until_recorded(&self, deadline: Timestamp) -> Result<bool, StoreError> {
         let interval = (self.sweep.config.ping_timeout / 4).min(MAX_RECORDING_CHECK_INTERVAL);
-        let give_up_at = Instant::now() + MAX_RECORDING_WAIT;
+        let give_up_at = Instant::now() + self.sweep.config.ping_timeout * RECORDING_WAIT_FACTOR;
         while !self.is_recorded(deadline).await? {
             if Instant::now() >= give_up_at {
                 return Ok(false);

@@ -93,7 +93,9 @@ impl Consumer {
             .compare(&check.positions, &end_offsets, |partition| {
                 callbacks.fetch_position(partition)
             });
-        let processed_until = self.progress.processed_until(check.started_at, &end_offsets);
+        let processed_until = self
+            .progress
+            .processed_until(check.started_at, &end_offsets);
         self.state.set_processed_until(processed_until);
         (self.report_lag)(comparison.lag);
         if !comparison.partitions_after_end.is_empty() {

@@ -50,11 +50,7 @@ impl ConnectionEpoch {
         let acquisition = source.cloned().map(|source| {
             // A panic of the task leaves the connection without an epoch, like an unavailable
             // database.
-            AbortOnDropHandle::new(tokio::spawn(acquire_epoch(
-                source,
-                session_present,
-                sender,
-            )))
+            AbortOnDropHandle::new(tokio::spawn(acquire_epoch(source, session_present, sender)))
         });
         Self {
             epoch,
