@@ -2,10 +2,11 @@
 //! on dead letters, and connection counts.
 //!
 //! `schedule` contains the timer loop. `retention` deletes expired rows. `event_forwarder` forwards
-//! events to Kafka. `tenant_lookups` looks up
-//! tenants and refreshes inventory. `open_claims` tracks the rows that a lookup job has claimed.
+//! events to Kafka. `liveness_sweep` ends the connections of clients that no longer answer.
+//! `tenant_lookups` looks up tenants and refreshes inventory. `open_claims` tracks the rows that a lookup job has claimed.
 
 mod event_forwarder;
+mod liveness_sweep;
 pub mod metrics;
 mod open_claims;
 mod retention;
@@ -28,6 +29,9 @@ use retention::{
 };
 
 pub use event_forwarder::EventForwarder;
+pub use liveness_sweep::{
+    LivenessProbe, LivenessSweep, ProbeMethod, SweepConfig, SweepOptions, SweepStop, SweepSummary,
+};
 pub use retention::EventRetention;
 pub use settings::{JobSettings, PresenceSettings};
 pub use tenant_lookups::{

@@ -93,6 +93,17 @@ macro_rules! contract_tests {
                 stamps_decide_between_a_heartbeat_and_a_later_offline_message,
                 stamps_decide_between_an_offline_message_and_a_later_heartbeat,
             }
+            liveness {
+                connection_with_a_message_after_the_first_ping_does_not_expire,
+                connections_are_listed_by_the_time_of_their_last_message,
+                disconnect_of_an_expired_connection_is_not_before_its_latest_message,
+                expired_connection_is_disconnected_with_history_and_event,
+                ingest_sessions_have_their_epoch_lease_and_start,
+                later_heartbeat_restores_an_expired_connection,
+                progress_of_recording_never_decreases,
+                row_without_last_seen_has_the_time_of_its_latest_message,
+                state_of_the_sweep_is_stored,
+            }
             lookup_queue {
                 claimed_row_is_not_claimed_again_until_its_claim_ends,
                 every_lookup_result_ends_the_claim,

@@ -12,9 +12,9 @@ use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search, upsert};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, EventOutboxStatements, Query, RowPage, RowVisitor,
-    SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase,
-    SqlSyntax, Statement,
+    Access, ColumnReader as _, EventOutboxStatements, LivenessStatements, Query, RowPage,
+    RowVisitor, SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements,
+    SqlDatabase, SqlSyntax, Statement,
 };
 use store::{LookupResult, PageRequest, PartitionLease, PresenceBatch, Result, StoreError};
 
@@ -51,9 +51,12 @@ store::statements! {
         RETURNING partition, epoch";
 
     NEXT_INGEST_EPOCH = "
-        INSERT INTO ingest_sessions (name, epoch) VALUES ($1, extract(epoch FROM now())::bigint)
+        INSERT INTO ingest_sessions (name, epoch, session_started_at)
+        VALUES ($1, extract(epoch FROM now())::bigint, CASE WHEN $2::bigint = 0 THEN now() END)
         ON CONFLICT (name) DO UPDATE SET
-               epoch = GREATEST(ingest_sessions.epoch + 1, excluded.epoch), acquired_at = now()
+               epoch = GREATEST(ingest_sessions.epoch + 1, excluded.epoch), acquired_at = now(),
+               session_started_at =
+                   COALESCE(excluded.session_started_at, ingest_sessions.session_started_at)
         RETURNING session, epoch";
 
     /// Parameters: session, holder, seconds.
@@ -65,6 +68,23 @@ store::statements! {
          WHERE ingest_sessions.holder = excluded.holder OR ingest_sessions.held_until IS NULL
             OR ingest_sessions.held_until < now()
         RETURNING name";
+
+    /// Parameters: JSON.
+    STORE_RECORDING_PROGRESS = "
+        INSERT INTO recording_progress (queue, partition, partition_count, processed_until, stored_at)
+        SELECT p ->> 0, (p ->> 1)::int, (p ->> 2)::int,
+               timestamptz 'epoch' + (p ->> 3)::bigint * interval '1 microsecond', clock_timestamp()
+          FROM jsonb_array_elements($1::text::jsonb) AS p ORDER BY p ->> 0, (p ->> 1)::int
+        ON CONFLICT (queue, partition) DO UPDATE SET partition_count = excluded.partition_count,
+               processed_until =
+                   GREATEST(recording_progress.processed_until, excluded.processed_until),
+               stored_at = excluded.stored_at";
+
+    /// The lease of the liveness sweep is no session at the broker.
+    INGEST_SESSIONS = "
+        SELECT session, epoch, (COALESCE(held_until >= now(), false))::int AS is_held,
+               session_started_at
+          FROM ingest_sessions WHERE epoch > 0 ORDER BY session";
 
     FLUSH_SEARCH_INDEX = "SELECT gin_clean_pending_list('connection_search_term_hashes')";
 
@@ -154,6 +174,11 @@ store::statements! {
     );
 }
 
+static LIVENESS_STATEMENTS: LivenessStatements = LivenessStatements {
+    store_progress: STORE_RECORDING_PROGRESS,
+    ingest_sessions: INGEST_SESSIONS,
+};
+
 static EVENT_OUTBOX_STATEMENTS: EventOutboxStatements = EventOutboxStatements {
     find: FIND_OUTBOX_EVENT,
     lock_sequencer: LOCK_SEQUENCER,
@@ -229,6 +254,10 @@ impl SqlDatabase for PostgresStore {
         let rows = self.recorder_connections.with_connection(record).await?;
         let is_held = rows.first().map(|row| row.optional_integer("is_held"));
         Ok(is_held.transpose()?.flatten() == Some(1))
+    }
+
+    fn liveness_statements(&self) -> &'static LivenessStatements {
+        &LIVENESS_STATEMENTS
     }
 
     fn next_ingest_epoch_statement(&self) -> Statement {

@@ -69,6 +69,10 @@ const FILES: &[(&str, &str)] = &[
     ),
     ("0015_events", include_str!("../migrations/0015_events.sql")),
     (
+        "0016_liveness_sweep",
+        include_str!("../migrations/0016_liveness_sweep.sql"),
+    ),
+    (
         "0018_history_by_organization",
         include_str!("../migrations/0018_history_by_organization.sql"),
     ),

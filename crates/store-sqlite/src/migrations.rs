@@ -57,6 +57,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../migrations/0012_connection_search.sql"),
     ),
     (
+        "0013_liveness_sweep",
+        include_str!("../migrations/0013_liveness_sweep.sql"),
+    ),
+    (
         "0015_history_by_organization",
         include_str!("../migrations/0015_history_by_organization.sql"),
     ),

@@ -10,6 +10,7 @@
 //! | `lookup_queue` | [`LookupQueueRepository`] | tenant lookup jobs, operator commands |
 //! | `dead_letters` | [`DeadLetterRepository`] | recorder, retention job, operator commands |
 //! | `maintenance` | [`MaintenanceRepository`] | runtime, periodic jobs, operator commands |
+//! | `liveness` | [`LivenessRepository`] | liveness sweep, Kafka readers |
 //! | `events` | [`EventRepository`] | sequencer, event streams, forwarder, retention job |
 //!
 //! [`sql`] implements the repositories once for all SQL databases. `store-sqlite` and
@@ -29,6 +30,7 @@ mod error;
 mod events;
 mod history;
 mod ingest_epochs;
+mod liveness;
 mod lookup_queue;
 mod maintenance;
 mod page;
@@ -57,6 +59,10 @@ pub use history::{
     ContentHashes, HistoryRow, NewEvent, Transition, event_data, log_transition, log_transitions,
 };
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
+pub use liveness::{
+    ConnectionChunk, ExpiringConnection, IngestSession, LivenessRepository, RecordingProgress,
+    SweepState, WatchedConnection,
+};
 pub use lookup_queue::{
     ClaimedConnection, ClientDetails, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository,
     LookupReason, LookupResult, TenantlessClient, TenantlessCounts,
@@ -96,6 +102,8 @@ pub struct Repositories {
     pub maintenance: Arc<dyn MaintenanceRepository>,
     /// Events of organizations.
     pub events: Arc<dyn EventRepository>,
+    /// Liveness sweep.
+    pub liveness: Arc<dyn LivenessRepository>,
 }
 
 impl Repositories {
@@ -110,7 +118,8 @@ impl Repositories {
             + LookupQueueRepository
             + DeadLetterRepository
             + MaintenanceRepository
-            + EventRepository,
+            + EventRepository
+            + LivenessRepository,
     {
         let backend = Arc::new(backend);
         Self {
@@ -121,7 +130,8 @@ impl Repositories {
             lookup_queue: backend.clone(),
             dead_letters: backend.clone(),
             maintenance: backend.clone(),
-            events: backend,
+            events: backend.clone(),
+            liveness: backend,
         }
     }
 }

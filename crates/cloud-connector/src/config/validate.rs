@@ -22,6 +22,7 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidValue> {
     config.postgres.validate()?;
     config.tenant.validate()?;
     config.updaters.validate()?;
+    config.presence.validate()?;
     config.events.validate()?;
     config.shutdown.validate()
 }

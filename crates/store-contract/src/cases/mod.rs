@@ -8,6 +8,7 @@ pub mod delivered_reports;
 pub mod epochs;
 pub mod events;
 pub mod heartbeats;
+pub mod liveness;
 pub mod lookup_queue;
 pub mod maintenance;
 pub mod mark_disconnected;

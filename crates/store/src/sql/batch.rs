@@ -16,6 +16,7 @@ use crate::batch::{
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::error::{Result, StoreError};
 use crate::history::{HistoryRow, NewEvent, Transition, event_data, log_transitions};
+use crate::liveness::ExpiringConnection;
 use crate::partitions::{PartitionLease, ReceivedAt};
 use crate::presence::WriteOutcome;
 
@@ -378,6 +379,31 @@ pub(super) async fn mark_disconnected(
     transaction.commit().await?;
     log_transitions(&history);
     Ok(!history.is_empty())
+}
+
+/// Ends connections that did not respond to pings. The caller has locked their rows and compared them with
+/// the rows before the pings. Returns the history rows of the connections that ended.
+pub(super) async fn expire_connections(
+    transaction: &mut impl SqlTransaction,
+    expiring: &[&ExpiringConnection],
+    writes_events: bool,
+) -> Result<Vec<HistoryRow>> {
+    if expiring.is_empty() {
+        return Ok(Vec::new());
+    }
+    let end = |expiring: &&ExpiringConnection| {
+        let connection = &expiring.connection;
+        let latest_message_at = connection.last_seen.max(connection.latest_message_at);
+        let time = expiring.unanswered_since.max(latest_message_at);
+        ConnectionEnd {
+            client_id: connection.client_id.clone(),
+            received_at: ReceivedAt::from_time(time),
+            reason: OfflineReason::Expired,
+        }
+    };
+    let ends: Vec<ConnectionEnd> = expiring.iter().map(end).collect();
+    let ended = transaction.write_connection_ends(&ends).await?;
+    record_ended(transaction, &ends, &ended, writes_events).await
 }
 
 async fn database_time(

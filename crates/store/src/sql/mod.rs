@@ -7,7 +7,7 @@
 //! - `statements`: statements that all databases accept, and their columns;
 //! - `row`: the conversion of rows to Rust types;
 //! - `presence`, `ingest_epochs`, `connections`, `clients`, `lookup_queue`, `dead_letters`, `maintenance`,
-//!   `events`: the repositories;
+//!   `events`, `liveness`: the repositories;
 //! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
 //!
 //! A backend contains its driver, its schema, and the statements that only its database accepts.
@@ -19,6 +19,7 @@ mod dead_letters;
 mod events;
 mod examples;
 mod ingest_epochs;
+mod liveness;
 mod lookup_queue;
 mod maintenance;
 mod migrations;
@@ -43,6 +44,7 @@ pub use batch::{SqlTransaction, TenantColumns};
 pub use clients::{SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS};
 pub use events::EventOutboxStatements;
 pub use examples::{example_filters, texts};
+pub use liveness::LivenessStatements;
 pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
@@ -122,8 +124,12 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// Starts a transaction that can write.
     async fn begin(&self) -> Result<Self::Transaction>;
 
-    /// Returns the statement that issues an epoch for a connection of a session. Its parameter is
-    /// the name of the session. Its row has the columns `session` and `epoch`.
+    /// Returns the statements of the liveness sweep that differ between databases.
+    fn liveness_statements(&self) -> &'static LivenessStatements;
+
+    /// Returns the statement that issues an epoch for a connection of a session. Its parameters are
+    /// the name of the session, and 0 if the broker had no stored session, otherwise 1. Its row has the
+    /// columns `session` and `epoch`.
     fn next_ingest_epoch_statement(&self) -> Statement;
 
     /// Returns the statement that acquires or renews the lease of a session. Its parameters are the

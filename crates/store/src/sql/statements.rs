@@ -55,6 +55,13 @@ pub(super) const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0
 const EVENT_COLUMNS: &str =
     "position, at, type, org_id, account, client_id, data, previous_dispatchers";
 
+/// Columns of a connection that the liveness sweep reads.
+const WATCHED_COLUMNS: &str = concatcp!(
+    "client_id, dialect, topic_prefix, updated_at, last_heartbeat_at, \
+     COALESCE(offline_received_at, online_received_at) AS presence_received_at, ",
+    LAST_SEEN_COLUMN
+);
+
 /// Condition on rows that are due for an inventory refresh.
 const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
      AND stale_timestamp < $1 AND (lookup_claimed_until IS NULL OR lookup_claimed_until < $2)";
@@ -321,6 +328,45 @@ shared_statements! {
               GROUP BY org_id ORDER BY connections DESC, org_id LIMIT $1) AS largest
           UNION ALL
          SELECT '', count(*) FROM connections WHERE org_id = ''";
+
+    /// Parameters: client before the first client, limit.
+    end_of_chunk =
+        "SELECT max(client_id) AS client_id, count(*) AS count FROM (
+             SELECT client_id FROM connections WHERE client_id > $1
+              ORDER BY client_id LIMIT $2) AS chunk";
+
+    /// Parameters: client before the first client, last client, start, end.
+    connections_seen_between =
+        "SELECT * FROM (
+             SELECT {WATCHED_COLUMNS} FROM connections
+              WHERE client_id > $1 AND client_id <= $2) AS chunk
+          WHERE last_seen >= $3 AND last_seen < $4 ORDER BY client_id";
+
+    /// Parameters: clients.
+    find_watched_connections =
+        "SELECT {WATCHED_COLUMNS} FROM connections WHERE client_id {is_listed}";
+
+    /// Parameters: clients. Locks the rows in the order of their client ids, like a batch.
+    lock_watched_connections =
+        "SELECT {WATCHED_COLUMNS} FROM connections
+          WHERE client_id {is_listed} ORDER BY client_id{for_update}";
+
+    /// The rows of a partition that no longer exists are left out: the row that was stored last has the
+    /// current number of partitions.
+    recording_progress =
+        "SELECT queue, partition, partition_count, processed_until FROM (
+             SELECT queue, partition, processed_until,
+                    first_value(partition_count) OVER (
+                        PARTITION BY queue ORDER BY stored_at DESC, partition) AS partition_count
+               FROM recording_progress) AS progress
+          WHERE partition < partition_count ORDER BY queue, partition";
+
+    sweep_state =
+        "SELECT completed_at, swept_restart_at FROM liveness_sweep WHERE name = 'sweep'";
+
+    /// Parameters: start of the latest pass, time of the broker restart.
+    store_sweep_state =
+        "UPDATE liveness_sweep SET completed_at = $1, swept_restart_at = $2 WHERE name = 'sweep'";
 
     /// Parameters: clients.
     delete_history = "DELETE FROM presence_history WHERE client_id {is_listed}";
