@@ -68,6 +68,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../migrations/0014_presence_history.sql"),
     ),
     ("0015_events", include_str!("../migrations/0015_events.sql")),
+    (
+        "0017_messages",
+        include_str!("../migrations/0017_messages.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

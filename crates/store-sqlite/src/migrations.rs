@@ -56,6 +56,10 @@ const FILES: &[(&str, &str)] = &[
         "0012_connection_search",
         include_str!("../migrations/0012_connection_search.sql"),
     ),
+    (
+        "0014_messages",
+        include_str!("../migrations/0014_messages.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

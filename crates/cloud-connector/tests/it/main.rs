@@ -38,4 +38,5 @@ mod spec;
 mod startup_errors;
 mod supervision;
 mod third_party_clients;
+mod tracked_messages;
 mod upgrade;
