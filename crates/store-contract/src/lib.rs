@@ -93,6 +93,13 @@ macro_rules! contract_tests {
                 stamps_decide_between_a_heartbeat_and_a_later_offline_message,
                 stamps_decide_between_an_offline_message_and_a_later_heartbeat,
             }
+            idempotency {
+                concurrent_requests_with_a_key_store_one_message,
+                deleted_and_expired_keys_can_be_used_again,
+                expired_keys_are_deleted_in_chunks,
+                first_response_is_stored,
+                key_is_used_once_by_each_caller,
+            }
             liveness {
                 connection_with_a_message_after_the_first_ping_does_not_expire,
                 connections_are_listed_by_the_time_of_their_last_message,
@@ -131,6 +138,27 @@ macro_rules! contract_tests {
                 mark_disconnected_ends_the_connection,
                 mark_disconnected_has_the_time_of_the_database,
                 mark_disconnected_moves_the_disconnect_time_of_a_disconnected_client,
+            }
+            message_answers {
+                answer_before_the_acknowledgement_wins,
+                answer_changes_every_state_except_cancelled,
+                answer_to_a_failed_message_removes_the_reason,
+                answers_of_a_batch_change_each_message,
+                client_in_another_organization_cannot_answer,
+                first_answer_is_stored_and_later_answers_are_counted,
+                only_the_client_that_received_the_message_can_answer_it,
+                rejection_and_truncation_are_stored,
+            }
+            messages {
+                acknowledged_message_has_its_times_and_events,
+                attempt_with_an_expired_lease_fails,
+                expired_leases_are_processed_in_chunks,
+                final_messages_are_deleted_after_their_retention,
+                message_is_visible_only_to_the_organization_of_its_sender,
+                messages_are_listed_newest_first_with_filters_and_pages,
+                oldest_final_messages_above_the_limit_of_an_organization_are_deleted,
+                queued_message_is_cancelled,
+                states_of_a_message_only_move_forward,
             }
             presence {
                 batch_of_1000_clients_is_written,

@@ -29,6 +29,8 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
         skip_locked_connections: " FOR UPDATE OF connections SKIP LOCKED",
         current_time: "clock_timestamp()",
         search_hash: "search_hash",
+        lease_end: "clock_timestamp() + make_interval(secs => $1::bigint)",
+        one_day: "interval '1 day'",
     })
 });
 

@@ -73,6 +73,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../migrations/0016_liveness_sweep.sql"),
     ),
     (
+        "0017_messages",
+        include_str!("../migrations/0017_messages.sql"),
+    ),
+    (
         "0018_history_by_organization",
         include_str!("../migrations/0018_history_by_organization.sql"),
     ),

@@ -204,6 +204,7 @@ pub(crate) fn is_single_statement(batch: &PresenceBatch) -> bool {
         last_seen,
         history: _,
         events: _,
+        answers,
     } = batch;
     let has_tenant = |row: &ConnectionUpsert| !TenantColumns::from(&row.tenant).org_id.is_empty();
     !upserts.is_empty()
@@ -212,6 +213,7 @@ pub(crate) fn is_single_statement(batch: &PresenceBatch) -> bool {
         && dead_letters.is_empty()
         && delivered_reports.is_empty()
         && last_seen.is_empty()
+        && answers.is_empty()
         && upserts.iter().all(has_tenant)
 }
 

@@ -32,6 +32,8 @@ const SYNTAX: SqlSyntax = SqlSyntax {
     skip_locked_connections: "",
     current_time: "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
     search_hash: "NULL",
+    lease_end: "CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $1 * 1000000",
+    one_day: "86400000000",
 };
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =

@@ -61,6 +61,10 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../migrations/0013_liveness_sweep.sql"),
     ),
     (
+        "0014_messages",
+        include_str!("../migrations/0014_messages.sql"),
+    ),
+    (
         "0015_history_by_organization",
         include_str!("../migrations/0015_history_by_organization.sql"),
     ),

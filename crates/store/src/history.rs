@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use domain::{ClientId, ClientInfo, OfflineReason, OnlineCause, Tenant, Timestamp};
+use domain::{ClientId, ClientInfo, MessageState, OfflineReason, OnlineCause, Tenant, Timestamp};
 
 /// A change of a client's presence, as its organization sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,9 +97,9 @@ pub struct NewEvent {
     pub dispatchers_changed: bool,
 }
 
-/// The data of connection events.
+/// The data of events.
 pub mod event_data {
-    use super::{ClientInfo, OfflineReason, OnlineCause, Value, json};
+    use super::{ClientInfo, MessageState, OfflineReason, OnlineCause, Value, json};
 
     pub use domain::event::{
         CONNECTION_OFFLINE as OFFLINE, CONNECTION_ONLINE as ONLINE, CONNECTION_UPDATED as UPDATED,
@@ -128,6 +128,24 @@ pub mod event_data {
             "reason": reason.as_str(),
             "connected_for": connected_seconds.max(0),
             "dispatchers": dispatchers,
+        })
+    }
+
+    /// Returns the data of the events of a tracked message.
+    #[must_use]
+    pub fn message(
+        message_id: &str,
+        directive: &str,
+        state: MessageState,
+        reason: Option<&str>,
+        bulk_id: Option<&str>,
+    ) -> Value {
+        json!({
+            "message_id": message_id,
+            "directive": directive,
+            "state": state.as_str(),
+            "reason": reason,
+            "bulk_id": bulk_id,
         })
     }
 

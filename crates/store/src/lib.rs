@@ -12,6 +12,8 @@
 //! | `maintenance` | [`MaintenanceRepository`] | runtime, periodic jobs, operator commands |
 //! | `liveness` | [`LivenessRepository`] | liveness sweep, Kafka readers |
 //! | `events` | [`EventRepository`] | sequencer, event streams, forwarder, retention job |
+//! | `idempotency` | [`IdempotencyRepository`] | API, retention job |
+//! | `messages` | [`MessageRepository`] | API, delivery, retention job |
 //!
 //! [`sql`] implements the repositories once for all SQL databases. `store-sqlite` and
 //! `store-postgres` contain the drivers, the schemas and the statements that differ. Both backends
@@ -29,10 +31,13 @@ mod dead_letters;
 mod error;
 mod events;
 mod history;
+mod idempotency;
 mod ingest_epochs;
 mod liveness;
 mod lookup_queue;
 mod maintenance;
+mod messages;
+pub mod metrics;
 mod page;
 mod partitions;
 mod presence;
@@ -58,6 +63,9 @@ pub use events::{EventRepository, MAX_OUTBOX_COUNT, StoredEvent};
 pub use history::{
     ContentHashes, HistoryRow, NewEvent, Transition, event_data, log_transition, log_transitions,
 };
+pub use idempotency::{
+    IdempotencyKey, IdempotencyRepository, IdempotentRequest, StoredKey, StoredResponse,
+};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
 pub use liveness::{
     ConnectionChunk, ExpiringConnection, IngestSession, LivenessRepository, RecordingProgress,
@@ -68,6 +76,10 @@ pub use lookup_queue::{
     LookupReason, LookupResult, TenantlessClient, TenantlessCounts,
 };
 pub use maintenance::{MaintenanceRepository, OrgCount};
+pub use messages::{
+    AnswerContent, CancelOutcome, MAX_ANSWER_BYTES, MessageAnswer, MessageFilter, MessagePage,
+    MessageRepository, NewMessage, SendOutcome, TrackedMessage,
+};
 pub use page::{
     ClientPage, ConnectionFilter, ConnectionPage, MAX_FILTERED_COUNT, PageRequest, PageStart,
 };
@@ -75,7 +87,7 @@ pub use partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
 pub use presence::{
     PresenceRepository, RowVersion, StoredConnection, StoredDisconnect, StoredState, WriteOutcome,
 };
-pub use settings::{DeadLetterSettings, EventSettings};
+pub use settings::{DeadLetterSettings, EventSettings, MessageSettings};
 
 /// Maximum number of rows that one maintenance statement or operator command changes. A larger
 /// number of rows is processed by several calls, so no statement exceeds the statement timeout of the
@@ -104,6 +116,10 @@ pub struct Repositories {
     pub events: Arc<dyn EventRepository>,
     /// Liveness sweep.
     pub liveness: Arc<dyn LivenessRepository>,
+    /// Tracked messages.
+    pub messages: Arc<dyn MessageRepository>,
+    /// Idempotency keys.
+    pub idempotency: Arc<dyn IdempotencyRepository>,
 }
 
 impl Repositories {
@@ -119,7 +135,9 @@ impl Repositories {
             + DeadLetterRepository
             + MaintenanceRepository
             + EventRepository
-            + LivenessRepository,
+            + LivenessRepository
+            + MessageRepository
+            + IdempotencyRepository,
     {
         let backend = Arc::new(backend);
         Self {
@@ -131,7 +149,9 @@ impl Repositories {
             dead_letters: backend.clone(),
             maintenance: backend.clone(),
             events: backend.clone(),
-            liveness: backend,
+            liveness: backend.clone(),
+            messages: backend.clone(),
+            idempotency: backend,
         }
     }
 }

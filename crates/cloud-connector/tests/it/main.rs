@@ -39,4 +39,5 @@ mod spec;
 mod startup_errors;
 mod supervision;
 mod third_party_clients;
+mod tracked_messages;
 mod upgrade;

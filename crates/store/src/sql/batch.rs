@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use domain::{ClientId, Connection, OfflineReason, OnlineCause, Timestamp};
 
+use super::messages::{self, MessageChange};
 use super::query::Query;
 use super::row::{self, ColumnReader, EndedConnection, RestoredConnection};
 use super::statements::SharedStatements;
@@ -17,6 +18,7 @@ use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::error::{Result, StoreError};
 use crate::history::{HistoryRow, NewEvent, Transition, event_data, log_transitions};
 use crate::liveness::ExpiringConnection;
+use crate::messages::MessageAnswer;
 use crate::partitions::{PartitionLease, ReceivedAt};
 use crate::presence::WriteOutcome;
 
@@ -99,6 +101,12 @@ pub trait SqlTransaction: Send + Sized {
     /// statement therefore never waits, and cannot deadlock with other batches and with jobs.
     async fn write_delivered_reports(&mut self, rows: &[DeliveredReport]) -> Result<()>;
 
+    /// Applies answers to tracked messages. Changes only a message that was sent to the client, whose client
+    /// has not changed its organization since then, and that is not cancelled. The first answer sets the
+    /// state and is stored; the others are counted. Returns the messages with a first answer: the columns
+    /// of [`MESSAGE_CHANGE_COLUMNS`](super::MESSAGE_CHANGE_COLUMNS).
+    async fn write_answers(&mut self, rows: &[MessageAnswer]) -> Result<Vec<Self::Row>>;
+
     /// Commits the transaction.
     async fn commit(self) -> Result<()>;
 }
@@ -122,6 +130,7 @@ pub(super) async fn record_batch(
         last_seen,
         history,
         events,
+        answers,
     } = batch;
     let lost_leases = find_lost_leases(&mut transaction, leases).await?;
     if !lost_leases.is_empty() {
@@ -160,10 +169,32 @@ pub(super) async fn record_batch(
             .write_delivered_reports(delivered_reports)
             .await?;
     }
+    let answered = if answers.is_empty() {
+        Vec::new()
+    } else {
+        record_answers(&mut transaction, answers, now, writes_events).await?
+    };
     transaction.commit().await?;
     log_transitions(history);
     log_transitions(&derived_history);
+    messages::count_changes(&answered);
     Ok(WriteOutcome::Committed)
+}
+
+/// Applies answers to tracked messages, and writes the events of the messages with a first answer.
+async fn record_answers(
+    transaction: &mut impl SqlTransaction,
+    answers: &[MessageAnswer],
+    now: Timestamp,
+    writes_events: bool,
+) -> Result<Vec<MessageChange>> {
+    let rows = transaction.write_answers(answers).await?;
+    let answered = rows
+        .iter()
+        .map(MessageChange::from_row)
+        .collect::<Result<Vec<_>>>()?;
+    messages::write_message_events(transaction, &answered, now, writes_events).await?;
+    Ok(answered)
 }
 
 /// Writes the history and the events of connections that heartbeats have restored. Returns the history

@@ -7,7 +7,7 @@
 //! - `statements`: statements that all databases accept, and their columns;
 //! - `row`: the conversion of rows to Rust types;
 //! - `presence`, `ingest_epochs`, `connections`, `clients`, `lookup_queue`, `dead_letters`, `maintenance`,
-//!   `events`, `liveness`: the repositories;
+//!   `events`, `liveness`, `messages`, `idempotency`: the repositories;
 //! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
 //!
 //! A backend contains its driver, its schema, and the statements that only its database accepts.
@@ -18,10 +18,12 @@ mod connections;
 mod dead_letters;
 mod events;
 mod examples;
+mod idempotency;
 mod ingest_epochs;
 mod liveness;
 mod lookup_queue;
 mod maintenance;
+mod messages;
 mod migrations;
 mod presence;
 mod query;
@@ -53,7 +55,7 @@ pub use row::{
     PRESENCE_COLUMNS, PRESENCE_STAMP_COLUMNS, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_COLUMNS,
     REPLACE_PRESENCE_STAMP, invalid_json, timestamp_from_micros,
 };
-pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
+pub use statements::{CONNECTION_COLUMNS, MESSAGE_CHANGE_COLUMNS, SharedStatements, SqlSyntax};
 
 /// The connections that a statement uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

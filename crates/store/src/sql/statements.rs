@@ -31,6 +31,10 @@ pub struct SqlSyntax {
     pub current_time: &'static str,
     /// Column of `connections` with the hash of the row in the search index, or null.
     pub search_hash: &'static str,
+    /// The end of a lease: the current time of the database plus the number of seconds in `$1`.
+    pub lease_end: &'static str,
+    /// One day, as a summand of a time.
+    pub one_day: &'static str,
 }
 
 /// Columns of a connection.
@@ -61,6 +65,15 @@ const WATCHED_COLUMNS: &str = concatcp!(
      COALESCE(offline_received_at, online_received_at) AS presence_received_at, ",
     LAST_SEEN_COLUMN
 );
+
+/// Columns of a message, except for its answer and its content.
+pub(super) const MESSAGE_COLUMNS: &str = "id, client_id, caller, directive, state, reason, bulk_id, \
+     created_at, sent_at, acknowledged_at, answered_at, ended_at, expires_at, attempts, \
+     may_be_duplicate, answer_count";
+
+/// Columns of a changed message, from which its event is built.
+pub const MESSAGE_CHANGE_COLUMNS: &str =
+    "id, org_id, account, client_id, directive, state, reason, bulk_id";
 
 /// Condition on rows that are due for an inventory refresh.
 const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
@@ -117,7 +130,7 @@ macro_rules! shared_statements {
 
 shared_statements! {
     is_listed, connection_count, for_update, skip_locked, reported_connections, reported_at,
-    skip_locked_connections, current_time, search_hash;
+    skip_locked_connections, current_time, search_hash, lease_end, one_day;
 
     /// Parameters: clients.
     load_client_states =
@@ -404,4 +417,102 @@ shared_statements! {
                    FROM (SELECT position, at FROM events WHERE position <= $3
                           ORDER BY position LIMIT $2) AS oldest) AS ranked
               WHERE latest_at < $1)";
+    /// Parameters: seconds of the lease, id, organization, account, client, organization of the client,
+    /// caller, directive, time.
+    insert_sending_message =
+        "INSERT INTO messages (id, org_id, account, client_id, client_org_id, caller, directive,
+                state, attempts, created_at, sent_at, lease_until)
+         VALUES ($2, $3, $4, $5, $6, $7, $8, 'sending', 1, $9, $9, {lease_end})
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: seconds until the request has a response, organization, caller, key, hash, message.
+    /// Returns a row if the key is new or has expired.
+    insert_idempotency_key =
+        "INSERT INTO idempotency_keys AS k (org_id, caller, key, request_hash, message_id,
+                in_progress_until, expires_at)
+         VALUES ($2, $3, $4, $5, $6, {lease_end}, {current_time} + {one_day})
+         ON CONFLICT (org_id, caller, key) DO UPDATE SET request_hash = excluded.request_hash,
+                message_id = excluded.message_id, bulk_id = NULL, status = NULL, body = NULL,
+                in_progress_until = excluded.in_progress_until, expires_at = excluded.expires_at
+          WHERE k.expires_at <= {current_time}
+         RETURNING key";
+
+    /// Parameters: organization, caller, key.
+    find_idempotency_key =
+        "SELECT request_hash, message_id, status, body,
+                CASE WHEN in_progress_until > {current_time} THEN 1 ELSE 0 END AS is_in_progress
+           FROM idempotency_keys
+          WHERE org_id = $1 AND caller = $2 AND key = $3 AND expires_at > {current_time}";
+
+    /// Parameters: organization, caller, key, message, status, body.
+    store_idempotent_response =
+        "UPDATE idempotency_keys SET status = $5, body = $6
+          WHERE org_id = $1 AND caller = $2 AND key = $3 AND message_id = $4 AND status IS NULL";
+
+    /// Parameters: organization, caller, key, message.
+    delete_idempotency_key =
+        "DELETE FROM idempotency_keys
+          WHERE org_id = $1 AND caller = $2 AND key = $3 AND message_id = $4";
+
+    /// Parameters: limit.
+    delete_expired_idempotency_keys =
+        "DELETE FROM idempotency_keys WHERE (org_id, caller, key) IN (
+             SELECT org_id, caller, key FROM idempotency_keys WHERE expires_at <= {current_time}
+              ORDER BY expires_at LIMIT $1{skip_locked})";
+
+    /// Parameters: id, time. A message that is already answered stays answered. It is not returned, because
+    /// its state does not change.
+    acknowledge_message =
+        "UPDATE messages SET state = 'acknowledged', reason = NULL, acknowledged_at = $2,
+                ended_at = NULL, final_at = $2, lease_until = NULL, metadata = NULL, payload = NULL
+          WHERE id = $1
+            AND (state = 'sending' OR (state = 'failed' AND reason = 'broker-timeout'))
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: id, time, reason.
+    fail_message =
+        "UPDATE messages SET state = 'failed', reason = $3, ended_at = $2, final_at = $2,
+                lease_until = NULL, metadata = NULL, payload = NULL
+          WHERE id = $1 AND state = 'sending'
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: id, organization, time.
+    cancel_message =
+        "UPDATE messages SET state = 'cancelled', ended_at = $3, final_at = $3, metadata = NULL,
+                payload = NULL
+          WHERE id = $1 AND org_id = $2 AND state = 'queued'
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    find_expired_send =
+        "SELECT id FROM messages WHERE state = 'sending' AND lease_until < {current_time} LIMIT 1";
+
+    /// Parameters: time, reason, limit. The process can have ended after the publish.
+    fail_expired_sends =
+        "UPDATE messages SET state = 'failed', reason = $2, may_be_duplicate = 1, ended_at = $1,
+                final_at = $1, lease_until = NULL, metadata = NULL, payload = NULL
+          WHERE id IN (SELECT id FROM messages
+                WHERE state = 'sending' AND lease_until < {current_time}
+                ORDER BY lease_until LIMIT $3{skip_locked})
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: id, organization.
+    find_message =
+        "SELECT {MESSAGE_COLUMNS}, answer, answer_truncated FROM messages
+          WHERE id = $1 AND org_id = $2";
+
+    /// Parameters: time, limit.
+    delete_messages_before =
+        "DELETE FROM messages WHERE id IN (
+             SELECT id FROM messages WHERE final_at < $1 ORDER BY final_at LIMIT $2{skip_locked})";
+
+    /// Parameters: maximum number of messages. The table has few rows for each organization.
+    find_large_sender =
+        "SELECT org_id, CAST(sum(messages) AS bigint) AS messages FROM message_counters
+          GROUP BY org_id HAVING sum(messages) > $1 ORDER BY org_id LIMIT 100";
+
+    /// Parameters: organization, limit.
+    delete_oldest_messages =
+        "DELETE FROM messages WHERE id IN (
+             SELECT id FROM messages WHERE org_id = $1 AND final_at IS NOT NULL
+              ORDER BY id LIMIT $2{skip_locked})";
 }
