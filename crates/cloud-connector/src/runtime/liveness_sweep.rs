@@ -247,6 +247,7 @@ fn is_handshake(channel: Channel, topic: String, payload: Vec<u8>) -> bool {
         retained: true,
         is_operator_replay: false,
         is_last_will: false,
+        is_takeover: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,
         truncated_from: None,

@@ -93,7 +93,7 @@ impl Round<'_> {
         let sweep = self.sweep;
         let sessions = self.held_ingest_sessions().await?;
         if sweep.config.ingest_has_lease && sessions.is_empty() {
-            return Ok(self.stop(SweepStop::IngestUnavailable, connections.len(), summary));
+            return Ok(stop_round(SweepStop::IngestUnavailable, connections.len(), summary));
         }
         // Messages that were received before this time are recorded, or change the connection later.
         let unanswered_since = sweep.liveness.current_time().await?;
@@ -101,7 +101,7 @@ impl Round<'_> {
             connections.iter().map(|it| it.client_id.clone()).collect();
         let (pinged, silent) = self.probe_once(connections).await?;
         if pinged == 0 {
-            return Ok(self.stop(SweepStop::BrokerUnavailable, silent.len(), summary));
+            return Ok(stop_round(SweepStop::BrokerUnavailable, silent.len(), summary));
         }
         let answered = pinged - silent.len();
         let first_count = ping_count(pinged, answered);
@@ -120,7 +120,7 @@ impl Round<'_> {
                 }
                 Err((stop, unanswered)) => {
                     summary.answered += answered as u64;
-                    return Ok(self.stop(stop, unanswered, summary));
+                    return Ok(stop_round(stop, unanswered, summary));
                 }
             }
         };
@@ -128,17 +128,10 @@ impl Round<'_> {
         metrics::count_liveness_answers((pinged - unanswered.len()) as u64);
         let is_allowed = sweep.guard.lock().add(guard_count);
         if !is_allowed && !self.ignore_guard && !unanswered.is_empty() {
-            return Ok(self.stop(SweepStop::Guard, unanswered.len(), summary));
+            return Ok(stop_round(SweepStop::Guard, unanswered.len(), summary));
         }
         self.expire(unanswered, unanswered_since, summary).await?;
         Ok(SweepStop::Done)
-    }
-
-    /// Notes that these connections are not ended.
-    fn stop(&self, stop: SweepStop, kept: usize, summary: &mut SweepSummary) -> SweepStop {
-        summary.kept += kept as u64;
-        metrics::count_liveness_suppressed(stop.as_str(), kept as u64);
-        stop
     }
 
     /// Probes the clients once. Returns the number of clients that were probed, and those of them that did
@@ -406,4 +399,11 @@ async fn read_handshake(
             None
         }
     }
+}
+
+/// Notes that a round ended before it could end these connections.
+fn stop_round(stop: SweepStop, kept: usize, summary: &mut SweepSummary) -> SweepStop {
+    summary.kept += kept as u64;
+    metrics::count_liveness_suppressed(stop.as_str(), kept as u64);
+    stop
 }
