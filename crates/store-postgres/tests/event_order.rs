@@ -278,7 +278,7 @@ async fn sequencer_reads_each_event_once_although_postgresql_expects_an_empty_ta
         .await
         .unwrap();
     let blocks = plan[0]["Plan"]["Shared Hit Blocks"].as_u64().unwrap();
-    assert!(blocks < 200_000, "{blocks} blocks: {plan}");
+    assert!(blocks < 20_000, "{blocks} blocks: {plan}");
 }
 
 /// NOTIFY takes a lock on all databases until the end of the commit, so it would serialize the commits of all
