@@ -64,11 +64,7 @@ pub async fn connections_are_listed_by_the_time_of_their_last_message(store: &Te
             .iter()
             .map(|it| it.client_id.as_str().to_owned());
         let last = chunk.last_client.map(|id| id.as_str().to_owned());
-        (
-            names.collect::<Vec<_>>().join(""),
-            chunk.read_connections,
-            last,
-        )
+        (names.collect::<String>(), chunk.read_connections, last)
     };
     let last = |name: &str| Some(name.to_owned());
     assert_eq!(
@@ -214,7 +210,7 @@ pub async fn progress_of_recording_never_decreases(store: &TestStore) {
 }
 
 pub async fn ingest_sessions_have_their_epoch_lease_and_start(store: &TestStore) {
-    let hold = std::time::Duration::from_secs(60);
+    let hold = std::time::Duration::from_mins(1);
     let sessions = &store.ingest_epochs;
     // The lease of the sweep is no session.
     assert!(
@@ -238,7 +234,7 @@ pub async fn ingest_sessions_have_their_epoch_lease_and_start(store: &TestStore)
     let found = read().await;
     assert!(found[0].is_held && found[0].epoch > epoch.epoch);
     let started_at = found[0].started_at.unwrap();
-    let minute = std::time::Duration::from_secs(60);
+    let minute = std::time::Duration::from_mins(1);
     assert!(started_at > domain::clock::saturating_sub(started_before, minute));
     // A later connection that finds its session does not change the time.
     sessions.next_ingest_epoch("a", true).await.unwrap();
