@@ -145,7 +145,7 @@ fn check_history(rows: &[&HistoryRow], start_number: u64, last: u64) -> Result<(
         }
         previous = row.number;
     }
-    if (last - previous) % 2 == 0 {
+    if (last - previous).is_multiple_of(2) {
         Ok(())
     } else {
         Err(format!(

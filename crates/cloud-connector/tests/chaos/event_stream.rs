@@ -170,7 +170,8 @@ impl ReceivedEvents {
         }
         *last_id = id;
         self.position = self.position.max(id);
-        if data["id"] != id.to_string() || data["type"] != event_type || data["org_id"] != org_id {
+        let id_text = id.to_string();
+        if data["id"] != id_text || data["type"] != event_type || data["org_id"] != org_id {
             return self.add_violation(format!("wrong common fields in event {id}: {data}"));
         }
         match self.events.get(&id) {

@@ -50,9 +50,10 @@ fn check_messages(
         let payload: Value =
             serde_json::from_slice(&message.payload).map_err(|error| error.to_string())?;
         let client_id = message.key.as_str();
+        let id = position.to_string();
         let is_consistent = payload["client_id"] == client_id
-            && payload["id"] == position.to_string()
-            && message.header("ce_id") == position.to_string()
+            && payload["id"] == id
+            && message.header("ce_id") == id
             && message.header("ce_subject") == client_id;
         // An event after `newest_position` is of a client that measures the recovery.
         let is_equal = position > newest_position || events.get(&position) == Some(&payload);

@@ -93,7 +93,11 @@ impl Round<'_> {
         let sweep = self.sweep;
         let sessions = self.held_ingest_sessions().await?;
         if sweep.config.ingest_has_lease && sessions.is_empty() {
-            return Ok(stop_round(SweepStop::IngestUnavailable, connections.len(), summary));
+            return Ok(stop_round(
+                SweepStop::IngestUnavailable,
+                connections.len(),
+                summary,
+            ));
         }
         // Messages that were received before this time are recorded, or change the connection later.
         let unanswered_since = sweep.liveness.current_time().await?;
@@ -101,7 +105,11 @@ impl Round<'_> {
             connections.iter().map(|it| it.client_id.clone()).collect();
         let (pinged, silent) = self.probe_once(connections).await?;
         if pinged == 0 {
-            return Ok(stop_round(SweepStop::BrokerUnavailable, silent.len(), summary));
+            return Ok(stop_round(
+                SweepStop::BrokerUnavailable,
+                silent.len(),
+                summary,
+            ));
         }
         let answered = pinged - silent.len();
         let first_count = ping_count(pinged, answered);
