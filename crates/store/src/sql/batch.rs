@@ -139,14 +139,15 @@ pub(super) async fn record_batch(
     let mut derived_history = Vec::new();
     if !heartbeats.is_empty() {
         let restored = transaction.write_heartbeats(heartbeats, now).await?;
-        derived_history = record_restored(&mut transaction, &restored, writes_events).await?;
+        derived_history = record_restored(&mut transaction, &restored, now, writes_events).await?;
     }
     if !last_seen.is_empty() {
         transaction.write_last_seen(last_seen).await?;
     }
     if !connection_ends.is_empty() {
         let ended = transaction.write_connection_ends(connection_ends).await?;
-        let ended = record_ended(&mut transaction, connection_ends, &ended, writes_events).await?;
+        let ends = connection_ends;
+        let ended = record_ended(&mut transaction, ends, &ended, now, writes_events).await?;
         derived_history.extend(ended);
     }
     if !dead_letters.is_empty() {
@@ -165,11 +166,12 @@ pub(super) async fn record_batch(
     Ok(WriteOutcome::Committed)
 }
 
-/// Writes the history and the events of connections that heartbeats have restored. Returns the history
-/// rows.
+/// Writes the history and the events of connections that heartbeats have restored. No row has a later
+/// time than `now`. Returns the history rows.
 async fn record_restored<T: SqlTransaction>(
     transaction: &mut T,
     rows: &[T::Row],
+    now: Timestamp,
     writes_events: bool,
 ) -> Result<Vec<HistoryRow>> {
     let cause = OnlineCause::Heartbeat;
@@ -187,7 +189,7 @@ async fn record_restored<T: SqlTransaction>(
             events.push(NewEvent {
                 client_id: client_id.clone(),
                 tenant,
-                at: connected_since,
+                at: connected_since.min(now),
                 event_type: event_data::ONLINE,
                 data: event_data::online(&info, cause),
                 dispatchers_changed: false,
@@ -196,7 +198,7 @@ async fn record_restored<T: SqlTransaction>(
         history.push(HistoryRow {
             client_id,
             number: transition_count,
-            at: connected_since,
+            at: connected_since.min(now),
             tenant,
             transition: Transition::Online(cause),
         });
@@ -205,11 +207,13 @@ async fn record_restored<T: SqlTransaction>(
     Ok(history)
 }
 
-/// Writes the history and the events of ended connections. Returns the history rows.
+/// Writes the history and the events of ended connections. No row has a later time than `now`. Returns
+/// the history rows.
 async fn record_ended<T: SqlTransaction>(
     transaction: &mut T,
     ends: &[ConnectionEnd],
     rows: &[T::Row],
+    now: Timestamp,
     writes_events: bool,
 ) -> Result<Vec<HistoryRow>> {
     let reasons: HashMap<&ClientId, OfflineReason> = ends
@@ -235,7 +239,7 @@ async fn record_ended<T: SqlTransaction>(
             events.push(NewEvent {
                 client_id: client_id.clone(),
                 tenant,
-                at: disconnected_at,
+                at: disconnected_at.min(now),
                 event_type: event_data::OFFLINE,
                 data: event_data::offline(reason, connected_for.as_secs(), &dispatchers),
                 dispatchers_changed: false,
@@ -244,7 +248,7 @@ async fn record_ended<T: SqlTransaction>(
         history.push(HistoryRow {
             client_id,
             number: transition_count,
-            at: disconnected_at,
+            at: disconnected_at.min(now),
             tenant,
             transition: Transition::Offline(reason),
         });
@@ -365,7 +369,14 @@ pub(super) async fn mark_disconnected(
             };
             let ends = [end];
             let ended = transaction.write_connection_ends(&ends).await?;
-            record_ended(&mut transaction, &ends, &ended, writes_events).await?
+            record_ended(
+                &mut transaction,
+                &ends,
+                &ended,
+                database_time,
+                writes_events,
+            )
+            .await?
         }
         // Does not end connections, because the client can connect at this moment.
         None => {
