@@ -169,9 +169,11 @@ store::statements! {
     /// `FOR SHARE` waits for a process that is acquiring one of the partitions, and then reads the new
     /// epoch. The counts in the conditions make PostgreSQL run the parts in this order.
     ///
-    /// All parts have the same snapshot. If a client is marked as disconnected at this moment, its new
-    /// row in `disconnected_clients` can remain. The row has no effect while the client is connected,
-    /// and its next message or its next disconnect replaces it.
+    /// All parts have the same snapshot. If a client is marked as disconnected while the statement waits
+    /// for its row, the row no longer has the replaced version, and the statement fails. Only a client
+    /// without a row can connect and disconnect meanwhile: its new row in `disconnected_clients` then
+    /// remains. The row has no effect while the client is connected, and its next message or its next
+    /// disconnect replaces it.
     RECORD_UPSERTS = concatcp!("
         WITH held AS MATERIALIZED (
             SELECT queue, partition, epoch FROM partition_epoch

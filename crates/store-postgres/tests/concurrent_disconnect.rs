@@ -19,7 +19,7 @@ fn client() -> ClientId {
     ClientId::new("client").unwrap()
 }
 
-fn online_batch(second: i64) -> PresenceBatch {
+fn online_batch(second: i64, replaced: ReplacedRow) -> PresenceBatch {
     PresenceBatch {
         upserts: vec![ConnectionUpsert {
             client_id: client(),
@@ -37,7 +37,7 @@ fn online_batch(second: i64) -> PresenceBatch {
             }),
             inventory_eligible: false,
             reported_to_inventory_at: None,
-            replaced: ReplacedRow::Any,
+            replaced,
             presence: PresenceColumns::default(),
         }],
         ..PresenceBatch::default()
@@ -55,7 +55,7 @@ const DISCONNECT: &str = "
       FROM ended";
 
 #[tokio::test]
-async fn client_that_is_disconnected_while_its_online_message_is_recorded_is_connected() {
+async fn client_that_is_disconnected_while_its_online_message_is_recorded_is_a_conflict() {
     let port = services::shared_services().await.postgres_port;
     let database = services::create_database(port).await;
     let settings = services::postgres_config(port, &database);
@@ -65,20 +65,26 @@ async fn client_that_is_disconnected_while_its_online_message_is_recorded_is_con
         let outcome = store.record_batch(batch, &[], time(second)).await;
         assert_eq!(outcome.unwrap(), WriteOutcome::Committed);
     };
-    record(&online_batch(1), 1).await;
+    record(&online_batch(1, ReplacedRow::Absent), 1).await;
+    let states = store.load_client_states(&[client()]).await.unwrap();
+    let version = states[&client()].connection.as_ref().unwrap().version;
 
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
     let mut connection = PgConnection::connect(&url).await.unwrap();
     let mut transaction = connection.begin().await.unwrap();
     let moved = sqlx::query(DISCONNECT).execute(&mut *transaction).await;
     assert_eq!(moved.unwrap().rows_affected(), 1);
-    let batch = online_batch(2);
+    let batch = online_batch(2, ReplacedRow::Version(version));
     let (outcome, ()) = tokio::join!(store.record_batch(&batch, &[], time(2)), async {
         wait_until_blocked(&url).await;
         transaction.commit().await.unwrap();
     });
-    assert_eq!(outcome.unwrap(), WriteOutcome::Committed);
+    assert_eq!(outcome.unwrap(), WriteOutcome::Conflict);
 
+    // The recorder loads the state again.
+    let states = store.load_client_states(&[client()]).await.unwrap();
+    assert_eq!(states[&client()].connection, None);
+    record(&online_batch(2, ReplacedRow::Absent), 2).await;
     let states = store.load_client_states(&[client()]).await.unwrap();
     let connected = states[&client()].connection.as_ref().unwrap();
     assert_eq!(connected.message_sent_at, time(2));
@@ -95,7 +101,7 @@ async fn client_that_is_disconnected_while_its_online_message_is_recorded_is_con
     assert_eq!(states[&client()].connection, None);
     let disconnect = states[&client()].disconnect.as_ref().unwrap();
     assert_eq!(disconnect.received_at.time, time(3));
-    record(&online_batch(4), 4).await;
+    record(&online_batch(4, ReplacedRow::Absent), 4).await;
     let states = store.load_client_states(&[client()]).await.unwrap();
     assert_eq!(states[&client()].disconnect, None);
 }
