@@ -34,14 +34,23 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
     })
 });
 
+/// The clients that can have the identifier `$1`. The search table has the FQDN in lower case, and only the
+/// start of a long identifier. The limits bound the time of a search for an identifier that many clients have,
+/// such as `localhost`.
+const CANDIDATES: &str = "WITH candidates AS MATERIALIZED (
+            SELECT $1::text AS client_id
+             UNION (SELECT client_id FROM connection_search
+                     WHERE fqdn = left(lower($1 COLLATE \"C\"), 255) LIMIT 10000)
+             UNION (SELECT client_id FROM connection_search
+                     WHERE insights_id = left($1, 255) LIMIT 10000)
+             UNION (SELECT client_id FROM connection_search
+                     WHERE subscription_manager_id = left($1, 255) LIMIT 10000)) ";
+
 /// Condition on clients that have the identifier `$1`.
-const HAS_IDENTIFIER: &str = "(client_id = $1 \
-     OR (left(canonical_facts ->> 'fqdn', 255) = left($1, 255) \
-         AND canonical_facts ->> 'fqdn' = $1) \
-     OR (left(canonical_facts ->> 'insights_id', 255) = left($1, 255) \
-         AND canonical_facts ->> 'insights_id' = $1) \
-     OR (left(canonical_facts ->> 'subscription_manager_id', 255) = left($1, 255) \
-         AND canonical_facts ->> 'subscription_manager_id' = $1))";
+const HAS_IDENTIFIER: &str = "client_id IN (SELECT client_id FROM candidates) \
+     AND (client_id = $1 OR canonical_facts ->> 'fqdn' = $1 \
+         OR canonical_facts ->> 'insights_id' = $1 \
+         OR canonical_facts ->> 'subscription_manager_id' = $1)";
 
 store::statements! {
     NEXT_EPOCHS = "
@@ -168,9 +177,9 @@ store::statements! {
                AND NOT EXISTS (SELECT FROM connections AS c WHERE c.client_id = h.client_id))
         SELECT count(*) AS count FROM deleted";
 
-    /// Parameters: text, limit. The conditions with `left` use indexes.
+    /// Parameters: text, limit.
     SEARCH_CLIENTS = concatcp!(
-        SELECT_CONNECTED_CLIENTS, HAS_IDENTIFIER, " UNION ALL ",
+        CANDIDATES, SELECT_CONNECTED_CLIENTS, HAS_IDENTIFIER, " UNION ALL ",
         SELECT_DISCONNECTED_CLIENTS, HAS_IDENTIFIER,
         " AND NOT EXISTS (SELECT FROM connections AS c
                            WHERE c.client_id = disconnected_clients.client_id)

@@ -63,8 +63,8 @@ pub struct RowVersion {
     /// Time of the batch or of the tenant lookup that wrote the version. Heartbeats, claims and reports
     /// to inventory do not change the time.
     pub updated_at: Timestamp,
-    /// Hash of the client's row in the search index. `None` if the store has no search index, or if
-    /// another writer than the recorder wrote the version.
+    /// Hash of the client's row in the search index. `None` if the store has no search index, if the row
+    /// is new, or if another writer than the recorder wrote the version.
     pub search_hash: Option<i64>,
 }
 

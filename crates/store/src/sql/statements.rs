@@ -392,7 +392,8 @@ shared_statements! {
     /// Parameters: time, limit.
     delete_history_before =
         "DELETE FROM presence_history WHERE (client_id, org_id, number) IN (
-             SELECT client_id, org_id, number FROM presence_history WHERE at < $1 LIMIT $2{skip_locked})";
+             SELECT client_id, org_id, number FROM presence_history WHERE at < $1
+              ORDER BY at LIMIT $2{skip_locked})";
 
     /// Parameters: clients, maximum number of entries of a client, limit.
     trim_history =
