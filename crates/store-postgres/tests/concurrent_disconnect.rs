@@ -122,7 +122,7 @@ async fn client_that_retention_deletes_while_it_reconnects_has_a_search_row_afte
         let outcome = store.record_batch(batch, &[], time(second)).await;
         assert_eq!(outcome.unwrap(), WriteOutcome::Committed);
     };
-    record(&online_batch(1), 1).await;
+    record(&online_batch(1, ReplacedRow::Absent), 1).await;
     record(&offline_batch(2), 2).await;
 
     let url = format!("postgres://cc:cc-secret@127.0.0.1:{port}/{database}?sslmode=disable");
@@ -139,8 +139,7 @@ async fn client_that_retention_deletes_while_it_reconnects_has_a_search_row_afte
         .await
         .unwrap();
     assert_eq!(deleted, 1);
-    let mut reconnect = online_batch(3);
-    reconnect.upserts[0].replaced = ReplacedRow::Absent;
+    let reconnect = online_batch(3, ReplacedRow::Absent);
     let (outcome, ()) = tokio::join!(store.record_batch(&reconnect, &[], time(3)), async {
         wait_until_blocked(&url).await;
         transaction.commit().await.unwrap();
@@ -149,8 +148,7 @@ async fn client_that_retention_deletes_while_it_reconnects_has_a_search_row_afte
 
     let states = store.load_client_states(&[client()]).await.unwrap();
     let version = states[&client()].connection.as_ref().unwrap().version;
-    let mut next_message = online_batch(4);
-    next_message.upserts[0].replaced = ReplacedRow::Version(version);
+    let next_message = online_batch(4, ReplacedRow::Version(version));
     record(&next_message, 4).await;
     let search_rows: i64 = sqlx::query_scalar("SELECT count(*) FROM connection_search")
         .fetch_one(&mut connection)
