@@ -189,7 +189,7 @@ fn batch_of_new_client_and(name: &str, replaced: ReplacedRow) -> PresenceBatch {
     let mut upserts = vec![upsert_for_org("a-new", "1"), upsert_for_org(name, "1")];
     upserts[0].replaced = ReplacedRow::Absent;
     upserts[1].replaced = replaced;
-    upserts[1].info.client_version = "outdated".to_owned();
+    "outdated".clone_into(&mut upserts[1].info.client_version);
     let history = |upsert: &ConnectionUpsert| HistoryRow {
         client_id: upsert.client_id.clone(),
         number: 50,
