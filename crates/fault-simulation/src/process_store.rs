@@ -15,8 +15,8 @@ use store::{
     ClaimedConnection, ClientDetailsVisitor, DeadLetterCount, DeadLetterFilter,
     DeadLetterRepository, IngestEpoch, IngestEpochRepository, LookupOutcome, LookupQueueRepository,
     LookupReason, LookupResult, MaintenanceRepository, OrgCount, PartitionLease, PresenceBatch,
-    PresenceRepository, QueueTopic, Result, StoredDeadLetter, StoredState, TenantChange,
-    TenantlessClient, TenantlessCounts, WriteOutcome,
+    PresenceRepository, QueueTopic, ReplacedRow, Result, StoredDeadLetter, StoredState,
+    TenantChange, TenantlessClient, TenantlessCounts, WriteOutcome,
 };
 
 #[async_trait]
@@ -48,11 +48,15 @@ impl PresenceRepository for ProcessStore {
                 self.context.check_not_found(&row.client_id);
             }
         }
-        let leases = match self.context.plant {
-            Some(Plant::SkippedFence) => Vec::new(),
-            _ => leases.to_vec(),
-        };
-        let (batch, context) = (batch.clone(), self.context.clone());
+        let (mut batch, mut leases) = (batch.clone(), leases.to_vec());
+        if let Some(Plant::SkippedFence) = self.context.plant {
+            leases.clear();
+            // The check of the row versions also rejects most batches of a process that lost its partitions.
+            for row in &mut batch.upserts {
+                row.replaced = ReplacedRow::Any;
+            }
+        }
+        let context = self.context.clone();
         self.call("record_batch", async move |store| {
             context.check_rows(&batch)?;
             let outcome = PresenceRepository::record_batch(&store, &batch, &leases, now).await?;

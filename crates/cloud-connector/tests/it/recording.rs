@@ -22,10 +22,11 @@ async fn a_blocked_database_delays_pubacks_and_fails_the_readiness_probe() {
             .await;
         (client, puback)
     });
-    // On a busy machine, the first report can be a timeout.
+    // A timeout, if the recorder waits for a job that waits for the lock.
     eventually("the readiness probe to fail", || async {
         let (status, body) = connector.readiness().await;
-        (status == 503 && body["components"]["recorder"] == "database locked").then_some(())
+        let cause = body["components"]["recorder"].as_str().unwrap_or_default();
+        (status == 503 && ["database locked", "timeout"].contains(&cause)).then_some(())
     })
     .await;
     assert!(

@@ -83,6 +83,7 @@ pub(super) async fn write_batch<'a>(
             return Ok(fenced);
         }
     }
+    let ended_outages = context.monitor().ended_outages();
     let mut discarded_rows = Vec::new();
     let mut new_dead_letters = Vec::new();
     let mut batches_to_write = vec![batch];
@@ -98,7 +99,13 @@ pub(super) async fn write_batch<'a>(
                 outcome @ (WriteOutcome::Fenced(_) | WriteOutcome::Conflict) => return Ok(outcome),
             }
         }
-        for part in observer.finish()? {
+        let rejected_parts = observer.finish()?;
+        // Another writer has detected an outage, and its end, while this one split its batch. Rows that were
+        // rejected before the end are accepted now.
+        if !rejected_parts.is_empty() && context.monitor().ended_outages() != ended_outages {
+            return Err(WriteError::RejectionOutageEnded);
+        }
+        for part in rejected_parts {
             let error = part.rejection.to_string();
             match replace_rejected_upsert(part.rows, &error, &find_online_message) {
                 Some((mut batch, dead_letter)) => {

@@ -35,6 +35,8 @@ pub(super) struct RejectionMonitor(Mutex<MonitorState>);
 struct MonitorState {
     window: Window,
     outage: Option<RejectionOutage>,
+    /// Number of outages that have ended.
+    ended_outages: u64,
 }
 
 /// The database rejects most rows for the same reason.
@@ -120,6 +122,11 @@ impl RejectionMonitor {
         self.0.lock().outage.clone()
     }
 
+    /// Returns the number of outages that have ended.
+    pub fn ended_outages(&self) -> u64 {
+        self.0.lock().ended_outages
+    }
+
     /// Adds the rows of a batch to the window. Returns the outage if the rows in the window are an
     /// outage.
     pub fn add(&self, rows: &BatchRows<'_>, now: Timestamp) -> Option<RejectionOutage> {
@@ -135,7 +142,10 @@ impl RejectionMonitor {
     pub fn end_outage(&self) {
         let mut state = self.0.lock();
         if state.outage.is_some() {
-            *state = MonitorState::default();
+            *state = MonitorState {
+                ended_outages: state.ended_outages + 1,
+                ..MonitorState::default()
+            };
             metrics::set_rejection_outage(false);
             tracing::info!("the database accepts rows again");
         }
@@ -317,8 +327,12 @@ mod tests {
         let monitor = RejectionMonitor::default();
         assert!(add(&monitor, 0, 0, 0..20, "reason"));
         assert_eq!(monitor.outage().unwrap().row_kind, RowKind::ConnectionEnd);
+        assert_eq!(monitor.ended_outages(), 0);
         monitor.end_outage();
         assert_eq!(monitor.outage(), None);
+        assert_eq!(monitor.ended_outages(), 1);
         assert!(!add(&monitor, 1, 0, 0..1, "reason"), "the window is empty");
+        monitor.end_outage();
+        assert_eq!(monitor.ended_outages(), 1, "there was no outage");
     }
 }
