@@ -40,7 +40,7 @@ fn assert_bug_is_found(bug: &str, first_seed: &str, schedules: &str, violation: 
 
 #[test]
 fn a_skipped_fence_check_is_found() {
-    assert_bug_is_found("skipped-fence", "1", "200", "violation: client-");
+    assert_bug_is_found("skipped-fence", "1", "100", "violation: client-");
 }
 
 #[test]
