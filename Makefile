@@ -21,7 +21,7 @@ PARTS ?=
 # Number of seconds for each fuzz target.
 FUZZ_SECONDS ?= 20
 
-.PHONY: help run build test check openapi chaos simulate-faults acceptance outage-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory bench-fairness deny clean
+.PHONY: help run build test check openapi chaos simulate-faults acceptance outage-tests sweep-tests fuzz dev dev-stop bench-startup bench-updaters bench-record bench-api bench-memory bench-fairness bench-events deny clean
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +94,13 @@ outage-tests: ## Simulate outages of the tenant lookup service with many clients
 		lookup_outages:: --test-threads 1 --nocapture 2>target/outage-tests.log \
 		|| { tail -n 40 target/outage-tests.log >&2; exit 1; }
 
+sweep-tests: ## Kill the broker and a third of 5,000 clients, and measure the liveness sweep
+	@dev/prepare test
+	FULL_SIZE_SWEEP_TESTS=1 dev/with-services cargo test --locked --test it -- \
+		distributed::liveness_sweep::exactly --test-threads 1 --nocapture 2>target/sweep-tests.log \
+		|| { tail -n 40 target/sweep-tests.log >&2; exit 1; }
+	@grep "liveness sweep:" target/sweep-tests.log
+
 fuzz: ## Fuzz the message and topic decoders (FUZZ_SECONDS=20 sets the seconds for each fuzz target)
 	@dev/prepare build
 	dev/fuzz $(FUZZ_SECONDS)
@@ -138,6 +145,12 @@ bench-fairness: ## Measure clients and callers while others misbehave (PARTS="em
 	@dev/prepare services
 	cargo bench --locked --bench fairness --no-run
 	dev/with-services cargo bench --locked --bench fairness -- $(PARTS)
+
+bench-events: ## Measure event streams with many readers and events (PARTS="delivery recording" selects parts)
+	@dev/prepare build
+	@dev/prepare services
+	cargo bench --locked --bench events --no-run
+	KAFKA_FAST=1 POSTGRES_FLEET_SETTINGS=1 dev/with-services cargo bench --locked --bench events -- $(PARTS)
 
 # Security advisories are not checked. The check would need a database from the network, and it would fail
 # without a change of the code when a new advisory is published.

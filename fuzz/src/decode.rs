@@ -48,6 +48,7 @@ fn inbound_message(payload: &[u8]) -> InboundMessage {
         payload: Bytes::copy_from_slice(payload),
         is_operator_replay: false,
         is_last_will: false,
+        is_takeover: false,
         retained: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::json::Json;
 use delivery::SendError;
+use domain::MessageState;
 use service::request_id;
 use store::StoreError;
 
@@ -36,6 +37,10 @@ pub struct ApiError {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     id: Option<Uuid>,
+    /// Present state of the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    state: Option<&'static str>,
     /// Value of the response header `Retry-After`. `None` if the response does not have the header.
     #[serde(skip)]
     retry_after_seconds: Option<u16>,
@@ -61,6 +66,7 @@ impl ApiError {
             status,
             detail: detail.into(),
             id: None,
+            state: None,
             retry_after_seconds: (status == StatusCode::SERVICE_UNAVAILABLE)
                 .then_some(RETRY_AFTER_SECONDS),
         }
@@ -144,6 +150,31 @@ impl ApiError {
                     format!("{problem}; the message may still arrive"),
                 )
             },
+        }
+    }
+
+    /// Returns the 409 error for a message that cannot be cancelled, because it is not queued.
+    pub fn not_queued(state: MessageState) -> Self {
+        let detail = format!(
+            "The message is {}; only a queued message can be cancelled",
+            state.as_str()
+        );
+        Self {
+            state: Some(state.as_str()),
+            ..Self::new(StatusCode::CONFLICT, "Message is not queued", detail)
+        }
+    }
+
+    /// Returns the id of the message that the request tried to send.
+    pub fn message_id(&self) -> Option<Uuid> {
+        self.id
+    }
+
+    /// Adds the header `Retry-After`.
+    pub fn with_retry_after(self, seconds: u16) -> Self {
+        Self {
+            retry_after_seconds: Some(seconds),
+            ..self
         }
     }
 

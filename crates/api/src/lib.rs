@@ -12,6 +12,7 @@ mod docs;
 mod error;
 mod find_connection;
 mod health;
+mod idempotency;
 mod json;
 mod large_responses;
 pub mod metrics;
@@ -35,10 +36,13 @@ use axum::middleware::from_fn_with_state;
 
 pub use axum::Router;
 
-use delivery::Delivery;
+use delivery::{Delivery, TrackedDelivery};
 use domain::{BrokerRejection, Clock};
 use service::{Health, TaskGroup};
-use store::{ClientRepository, ConnectionRepository, EventRepository};
+use store::{
+    ClientRepository, ConnectionRepository, EventRepository, IdempotencyRepository,
+    MessageRepository,
+};
 use tenant::AccountTranslator;
 
 use auth::AuthFailures;
@@ -74,6 +78,14 @@ pub struct ApiDeps {
     pub clock: Arc<dyn Clock>,
     /// Sends messages to clients.
     pub delivery: Delivery,
+    /// Sends tracked messages.
+    pub tracked_delivery: TrackedDelivery,
+    /// Tracked messages.
+    pub messages: Arc<dyn MessageRepository>,
+    /// Idempotency keys.
+    pub idempotency: Arc<dyn IdempotencyRepository>,
+    /// Maximum duration of a request.
+    pub request_timeout: Duration,
     /// How long an endpoint waits for the broker's acknowledgement. An endpoint may use another
     /// time.
     pub ack_timeout: Duration,
@@ -122,6 +134,8 @@ pub struct ApiState {
     /// gateway that overwrites the header.
     trust_identity_header: bool,
     lookup_mode: LookupMode,
+    /// Whether all messages are tracked.
+    tracks_all: bool,
 }
 
 impl ApiState {
@@ -140,6 +154,7 @@ impl ApiState {
             auth_failures: AuthFailures::new(config.auth_failure_limit),
             trust_identity_header: config.trust_identity_header,
             lookup_mode: config.lookup_mode,
+            tracks_all: config.track_all,
         }
     }
 }

@@ -12,8 +12,9 @@ use uuid::Uuid;
 
 use super::ApiState;
 use super::error::ApiError;
+use super::idempotency::in_progress_error;
 use super::json::{self, Json};
-use delivery::{self, MessageContent, SendStatus};
+use delivery::{self, MessageContent, MessageSender, SendStatus, TrackedSendError};
 use domain::Connection;
 use protocol::is_valid_metadata;
 
@@ -59,6 +60,18 @@ pub(super) struct MessageAccepted {
     id: Uuid,
 }
 
+impl MessageAccepted {
+    /// Creates the response for a message.
+    pub fn new(id: Uuid) -> Self {
+        Self { id }
+    }
+
+    /// Returns the id of the message.
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+}
+
 impl MessageRequest {
     /// Returns whether the request has a directive. An empty directive counts as missing.
     pub fn has_directive(&self) -> bool {
@@ -91,20 +104,33 @@ impl MessageRequest {
     }
 }
 
-/// Sends a message to the client of `connection`. Returns after the broker has acknowledged the
-/// message, but waits at most `ack_timeout`. Returns a 404 error if `connection` is `None`.
+/// Sends a message to the client of `connection`. Tracks the message if it has a sender. Returns after
+/// the broker has acknowledged the message, but waits at most `ack_timeout`. Returns a 404 error if
+/// `connection` is `None`.
 pub(super) async fn send_message(
     state: &ApiState,
     connection: Option<Connection>,
     content: MessageContent,
+    sender: Option<MessageSender>,
     ack_timeout: Duration,
 ) -> Result<(StatusCode, Json<MessageAccepted>), ApiError> {
     let Some(connection) = connection else {
         delivery::metrics::count_message_to_client(SendStatus::NotConnected.as_str());
         return Err(ApiError::no_connection());
     };
-    let send_result = state.delivery.send(&connection, content, ack_timeout).await;
-    let id = send_result.map_err(|error| ApiError::send_failed(SEND_FAILED_TITLE, error))?;
+    let send_error = |error| ApiError::send_failed(SEND_FAILED_TITLE, error);
+    let id = if let Some(sender) = sender {
+        let tracked = &state.tracked_delivery;
+        let sending = tracked.send(&connection, content, sender, ack_timeout);
+        sending.await.map_err(|error| match error {
+            TrackedSendError::Send(error) => send_error(error),
+            TrackedSendError::Store(error) => error.into(),
+            TrackedSendError::KeyInUse => in_progress_error(),
+        })?
+    } else {
+        let sending = state.delivery.send(&connection, content, ack_timeout);
+        sending.await.map_err(send_error)?
+    };
     Ok((StatusCode::CREATED, Json(MessageAccepted { id })))
 }
 

@@ -24,6 +24,7 @@ pub struct ApiSettings {
     pub local_key: bool,
     pub trust_identity_header: bool,
     pub lookup_mode: LookupMode,
+    pub track_all: bool,
     pub max_response_bytes: usize,
     pub max_large_responses: usize,
     pub rate_limit: ApiRateLimit,

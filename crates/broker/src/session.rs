@@ -46,6 +46,9 @@ struct AuthenticatedClient {
     id: ClientId,
     generation: Generation,
     uses_mqtt_v5: bool,
+    /// Whether this connection has replaced another connection of the client, and has not yet forwarded a
+    /// message.
+    is_new_takeover: AtomicBool,
     /// The last will, if it is an offline message. The broker does not publish other last wills.
     offline_will: Option<LastWill>,
 }
@@ -156,6 +159,7 @@ impl ClientSession {
         let client = AuthenticatedClient {
             generation: registration.generation,
             uses_mqtt_v5: connect.protocol_version >= 5,
+            is_new_takeover: AtomicBool::new(registration.replaced.is_some()),
             offline_will: self.offline_will(connect),
             id,
         };
@@ -254,6 +258,7 @@ impl ClientSession {
             retained: false,
             is_operator_replay: false,
             is_last_will: false,
+            is_takeover: false,
             received_at: self.state.clock.now(),
             ingest_stamp: None,
             truncated_from,
@@ -281,7 +286,10 @@ impl ClientSession {
         let pending_write = if state.is_shutting_down() {
             None
         } else {
-            let message = self.inbound_message(&event.topic, payload, truncated_from);
+            let message = InboundMessage {
+                is_takeover: client.is_new_takeover.swap(false, Ordering::AcqRel),
+                ..self.inbound_message(&event.topic, payload, truncated_from)
+            };
             self.forward_message(client, message)
         };
         // The sink has its own reservation for the message.

@@ -34,9 +34,10 @@ impl ClientPublisher for EmbeddedPublisher {
             .publish(client, topic, payload, ack_timeout)
             .await
             .map_err(|error| match error {
-                broker::PublishError::NotConnected => PublishError::NotConnected,
-                broker::PublishError::NotSubscribed
-                | broker::PublishError::TooLarge(_)
+                broker::PublishError::NotConnected | broker::PublishError::NotSubscribed => {
+                    PublishError::NotConnected
+                }
+                broker::PublishError::TooLarge(_)
                 | broker::PublishError::Backlog
                 | broker::PublishError::ShuttingDown => {
                     PublishError::Unavailable(error.to_string())

@@ -4,7 +4,7 @@
 //! `embedded_publisher` publishes through the embedded broker, `mqtt_publisher` through an external
 //! broker. `request_response` and `pending_responses` wait for a client's response, and
 //! `response_receiver` limits what clients send meanwhile.
-//! `handshake_errors` publishes handshake errors. Authorization of callers belongs to `api`.
+//! `tracked` stores the state of tracked messages. `handshake_errors` publishes handshake errors. Authorization of callers belongs to `api`.
 
 mod embedded_publisher;
 mod handshake_errors;
@@ -13,6 +13,7 @@ mod mqtt_publisher;
 mod pending_responses;
 mod request_response;
 mod response_receiver;
+mod tracked;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ pub use mqtt_publisher::MqttPublisher;
 pub use pending_responses::{PendingResponses, ResponseMatchingSink};
 pub use request_response::{ClientRequest, ReceivedResponse, RequestOutcome};
 pub use response_receiver::ResponseReceiver;
+pub use tracked::{MessageSender, TrackedDelivery, TrackedSendError};
 
 /// Publishes messages to clients through a broker.
 #[async_trait]
@@ -57,7 +59,7 @@ pub type Subscription = Box<dyn Send>;
 /// Publishing a message or subscribing to a topic failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The client has no connection to the broker.
+    /// The client has no connection to the broker, or has not subscribed to its topic.
     #[error("the client is not connected")]
     NotConnected,
     /// The broker is unavailable or rejected the message. Contains the reason.

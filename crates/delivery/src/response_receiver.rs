@@ -60,6 +60,7 @@ impl ResponseReceiver {
                 retained: message.retain,
                 is_operator_replay: false,
                 is_last_will: false,
+                is_takeover: false,
                 received_at: self.clock.now(),
                 ingest_stamp: None,
                 truncated_from: None,

@@ -59,6 +59,7 @@ impl ClientPublisher for FakePublisher {
                 retained: false,
                 is_operator_replay: false,
                 is_last_will: false,
+                is_takeover: false,
                 received_at: Timestamp::UNIX_EPOCH,
                 ingest_stamp: None,
                 truncated_from: None,

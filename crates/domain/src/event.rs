@@ -7,6 +7,22 @@ pub const CONNECTION_ONLINE: &str = "connection.online";
 pub const CONNECTION_UPDATED: &str = "connection.updated";
 /// A connection is no longer visible to the organization.
 pub const CONNECTION_OFFLINE: &str = "connection.offline";
+/// A tracked message is stored and waits for its client.
+pub const MESSAGE_QUEUED: &str = "message.queued";
+/// A tracked message is passed to the connection to the broker.
+pub const MESSAGE_SENT: &str = "message.sent";
+/// The broker acknowledged a tracked message.
+pub const MESSAGE_ACKNOWLEDGED: &str = "message.acknowledged";
+/// The client answered a tracked message.
+pub const MESSAGE_ANSWERED: &str = "message.answered";
+/// The client could not process a tracked message.
+pub const MESSAGE_REJECTED: &str = "message.rejected";
+/// A tracked message was not delivered.
+pub const MESSAGE_FAILED: &str = "message.failed";
+/// The time to live of a tracked message passed before it was sent.
+pub const MESSAGE_EXPIRED: &str = "message.expired";
+/// The caller cancelled a tracked message.
+pub const MESSAGE_CANCELLED: &str = "message.cancelled";
 
 /// `ce_type` of an event in Kafka is this prefix and the type of the event.
 pub const CLOUD_EVENT_TYPE_PREFIX: &str = "com.redhat.cloud-connector.";
@@ -22,6 +38,8 @@ pub enum FieldKind {
     OptionalObject,
     /// A text.
     Text,
+    /// A text, or null.
+    OptionalText,
     /// A time in RFC 3339.
     Time,
     /// A list of texts.
@@ -32,6 +50,8 @@ pub enum FieldKind {
     OnlineCause,
     /// A name from [`OfflineReason`](crate::OfflineReason).
     OfflineReason,
+    /// A name from [`MessageState`](crate::MessageState).
+    MessageState,
 }
 
 /// A field of an event.
@@ -103,6 +123,35 @@ const CLIENT_VERSION: EventField = field(
     "Version of the client program, or an empty text.",
 );
 
+/// The fields of all events of tracked messages.
+const MESSAGE_FIELDS: &[EventField] = &[
+    field("message_id", FieldKind::Text, "Id of the message."),
+    field("directive", FieldKind::Text, "Directive of the message."),
+    field(
+        "state",
+        FieldKind::MessageState,
+        "State of the message after the event.",
+    ),
+    field(
+        "reason",
+        FieldKind::OptionalText,
+        "Why the message failed. Null for all other states.",
+    ),
+    field(
+        "bulk_id",
+        FieldKind::OptionalText,
+        "Id of the bulk that the message belongs to, or null.",
+    ),
+];
+
+const fn message_event(name: &'static str, description: &'static str) -> EventType {
+    EventType {
+        name,
+        description,
+        fields: MESSAGE_FIELDS,
+    }
+}
+
 /// All types of events.
 pub const EVENT_TYPES: &[EventType] = &[
     EventType {
@@ -152,4 +201,27 @@ pub const EVENT_TYPES: &[EventType] = &[
             DISPATCHERS,
         ],
     },
+    message_event(
+        MESSAGE_QUEUED,
+        "A message is stored and waits for its client.",
+    ),
+    message_event(
+        MESSAGE_SENT,
+        "A message is passed to the connection to the broker. The broker has not acknowledged it.",
+    ),
+    message_event(MESSAGE_ACKNOWLEDGED, "The broker acknowledged a message."),
+    message_event(MESSAGE_ANSWERED, "The client answered a message."),
+    message_event(
+        MESSAGE_REJECTED,
+        "The client answered that it could not process a message.",
+    ),
+    message_event(
+        MESSAGE_FAILED,
+        "A message was not delivered, and is not sent again.",
+    ),
+    message_event(
+        MESSAGE_EXPIRED,
+        "The time to live of a message passed before it was sent.",
+    ),
+    message_event(MESSAGE_CANCELLED, "The caller cancelled a message."),
 ];

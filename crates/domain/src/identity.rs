@@ -55,6 +55,7 @@ pub struct Identity {
     associate_email: Option<Arc<str>>,
     auth_type: Arc<str>,
     system_cn: Option<Arc<str>>,
+    subject: Option<Arc<str>>,
 }
 
 impl Identity {
@@ -82,6 +83,7 @@ impl Identity {
         let account = string_field(fields, "account_number")?
             .unwrap_or_default()
             .into();
+        let subject = subject(fields).map(Into::into);
         let is_changed = fill_missing_fields(fields, tenant.as_ref())?;
         let auth_type = string_field(fields, "auth_type")?
             .unwrap_or(CERT_AUTH)
@@ -99,6 +101,7 @@ impl Identity {
             associate_email,
             auth_type,
             system_cn,
+            subject,
         })
     }
 
@@ -121,6 +124,7 @@ impl Identity {
             associate_email: None,
             auth_type: CERT_AUTH.into(),
             system_cn: None,
+            subject: None,
         }
     }
 
@@ -159,6 +163,13 @@ impl Identity {
     #[must_use]
     pub fn auth_type(&self) -> &str {
         &self.auth_type
+    }
+
+    /// Returns the id of the user, system or service account that the identity belongs to. Returns `None`
+    /// if the identity has no such id.
+    #[must_use]
+    pub fn subject(&self) -> Option<&str> {
+        self.subject.as_deref()
     }
 
     /// Returns the common name of the certificate that a `System` identity authenticated with.
@@ -218,6 +229,19 @@ fn fill_missing_fields(
         fields.insert("org_id".into(), org_id.into());
     }
     Ok(is_auth_type_missing || missing_org_id.is_some())
+}
+
+/// Returns the id of the user, system or service account. A value that is not a string is ignored.
+fn subject(fields: &Map<String, Value>) -> Option<&str> {
+    let ids = [
+        ("user", "user_id"),
+        ("system", "cn"),
+        ("service_account", "client_id"),
+    ];
+    let text = |(object, field): (&str, &str)| fields.get(object)?.get(field)?.as_str();
+    ids.into_iter()
+        .filter_map(text)
+        .find(|id| !id.trim().is_empty())
 }
 
 /// Returns the text of a string field. Returns `None` if the field is absent, null or blank.
@@ -339,6 +363,21 @@ mod tests {
             decode_json(&identity_with_two_org_ids)["identity"]["internal"]["org_id"],
             "2"
         );
+    }
+
+    #[test]
+    fn subject_is_the_id_of_the_user_system_or_service_account() {
+        let subject = |fields: &str| {
+            let json = format!(r#"{{"identity":{{"org_id":"1","type":"User"{fields}}}}}"#);
+            let identity = identity_from_json(&json).unwrap();
+            identity.subject().map(str::to_owned)
+        };
+        assert_eq!(subject(r#","user":{"user_id":"7"}"#).unwrap(), "7");
+        assert_eq!(subject(r#","system":{"cn":"c"}"#).unwrap(), "c");
+        let service_account = r#","service_account":{"client_id":"s"}"#;
+        assert_eq!(subject(service_account).unwrap(), "s");
+        assert_eq!(subject(r#","user":{"user_id":7}"#), None);
+        assert_eq!(subject(""), None);
     }
 
     #[test]

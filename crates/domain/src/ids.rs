@@ -4,6 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 /// Maximum length of a client id in bytes.
 pub const MAX_CLIENT_ID_BYTES: usize = 255;
 /// Maximum length of a message id in characters.
@@ -118,7 +120,7 @@ impl fmt::Display for OrgId {
 }
 
 /// The id that the sender of a message gave to the message. Never empty.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Arc<str>);
 
 impl MessageId {
@@ -143,6 +145,24 @@ impl MessageId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns whether the id can be the id of a tracked message: a UUID of version 7 in lower case. The
+    /// ids of all other messages that the service sends are UUIDs of version 4.
+    #[must_use]
+    pub fn may_be_tracked(&self) -> bool {
+        let is_valid = |(index, byte): (usize, u8)| match index {
+            8 | 13 | 18 | 23 => byte == b'-',
+            14 => byte == b'7',
+            _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+        };
+        self.0.len() == 36 && self.0.bytes().enumerate().all(is_valid)
+    }
+}
+
+impl From<Uuid> for MessageId {
+    fn from(id: Uuid) -> Self {
+        Self(id.to_string().into())
     }
 }
 
@@ -175,6 +195,21 @@ mod tests {
     fn blank_org_id_is_rejected() {
         assert_eq!(OrgId::new("  "), Err(InvalidId::Empty));
         assert!(OrgId::new("10000").is_ok());
+    }
+
+    #[test]
+    fn only_a_uuid_of_version_7_may_be_the_id_of_a_tracked_message() {
+        let may_be_tracked = |id: &str| MessageId::new(id).unwrap().may_be_tracked();
+        assert!(may_be_tracked("018f3c1e-7a2b-7c3d-8e4f-0123456789ab"));
+        for other in [
+            "018f3c1e-7a2b-4c3d-8e4f-0123456789ab",
+            "018F3C1E-7A2B-7C3D-8E4F-0123456789AB",
+            "018f3c1e7a2b7c3d8e4f0123456789ab",
+            "018f3c1e-7a2b-7c3d-8e4f-0123456789a\u{e9}",
+            "x",
+        ] {
+            assert!(!may_be_tracked(other), "{other}");
+        }
     }
 
     #[test]

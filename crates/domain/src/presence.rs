@@ -30,6 +30,8 @@ macro_rules! named_causes {
     };
 }
 
+pub(crate) use named_causes;
+
 named_causes! {
     /// Why a connection became visible to an organization.
     OnlineCause {

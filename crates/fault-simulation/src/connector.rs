@@ -164,6 +164,7 @@ impl ConnectorContext {
             max_dead_letters: 10_000,
             history_retention: RETENTION,
             max_history_per_client: MAX_HISTORY_PER_CLIENT,
+            messages: None,
             lookup_job_runner: LookupJobRunner {
                 lookup_queue: store,
                 tenant_lookup: self.lookup_client(process),

@@ -114,6 +114,7 @@ impl EmbeddedBroker {
             retained: false,
             is_operator_replay: false,
             is_last_will,
+            is_takeover: false,
             received_at: self.process.clock.now(),
             ingest_stamp: None,
             truncated_from: None,

@@ -273,7 +273,7 @@ impl Connection<'_> {
         };
         let acquisition = async {
             loop {
-                match store.next_ingest_epoch(SESSION_NAME).await {
+                match store.next_ingest_epoch(SESSION_NAME, true).await {
                     Ok(epoch) => return epoch,
                     Err(_) => sleep(EPOCH_RETRY_INTERVAL).await,
                 }

@@ -236,6 +236,7 @@ pub fn check_content(topics: &TopicScheme, publication: &Publication) -> Result<
         retained: false,
         is_operator_replay: false,
         is_last_will: false,
+        is_takeover: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,
         truncated_from: None,

@@ -93,11 +93,17 @@ impl PresenceRepository for ProcessStore {
 
 #[async_trait]
 impl IngestEpochRepository for ProcessStore {
-    async fn next_ingest_epoch(&self, session_name: &str) -> Result<IngestEpoch> {
+    async fn next_ingest_epoch(
+        &self,
+        session_name: &str,
+        session_present: bool,
+    ) -> Result<IngestEpoch> {
         let session_name = session_name.to_owned();
         let fault = self.draw_statement_fault();
         self.call_with_fault("next_ingest_epoch", fault, async move |store| {
-            store.next_ingest_epoch(&session_name).await
+            store
+                .next_ingest_epoch(&session_name, session_present)
+                .await
         })
         .await
     }

@@ -1,11 +1,14 @@
 //! Periodic jobs on the store (role `updaters`): tenant lookups, deletion of expired rows, the limit
 //! on dead letters, and connection counts.
 //!
-//! `schedule` contains the timer loop. `retention` deletes expired rows. `event_forwarder` forwards
-//! events to Kafka. `tenant_lookups` looks up
-//! tenants and refreshes inventory. `open_claims` tracks the rows that a lookup job has claimed.
+//! `schedule` contains the timer loop. `retention` deletes expired rows. `messages` ends interrupted sends
+//! and deletes the records of messages. `event_forwarder` forwards events to Kafka. `liveness_sweep` ends
+//! the connections of clients that no longer answer. `tenant_lookups` looks up tenants and refreshes
+//! inventory. `open_claims` tracks the rows that a lookup job has claimed.
 
 mod event_forwarder;
+mod liveness_sweep;
+mod messages;
 pub mod metrics;
 mod open_claims;
 mod retention;
@@ -28,6 +31,10 @@ use retention::{
 };
 
 pub use event_forwarder::EventForwarder;
+pub use liveness_sweep::{
+    LivenessProbe, LivenessSweep, ProbeMethod, SweepConfig, SweepOptions, SweepStop, SweepSummary,
+};
+pub use messages::MessageJobs;
 pub use retention::EventRetention;
 pub use settings::{JobSettings, PresenceSettings};
 pub use tenant_lookups::{
@@ -62,6 +69,9 @@ pub struct PeriodicJobs {
     pub history_retention: Duration,
     /// Maximum number of history entries per client.
     pub max_history_per_client: u32,
+    /// Ends interrupted sends of tracked messages, and deletes their records. `None` if there are no
+    /// tracked messages.
+    pub messages: Option<MessageJobs>,
     /// Runs the jobs that look up tenants.
     pub lookup_job_runner: LookupJobRunner,
 }
@@ -77,6 +87,7 @@ impl PeriodicJobs {
             schedule::run_periodically(dead_letter_check_pause, &tasks, || {
                 self.enforce_dead_letter_limit(&tasks)
             }),
+            self.run_message_jobs(&tasks),
         );
     }
 
@@ -93,6 +104,13 @@ impl PeriodicJobs {
         tokio::select! {
             () = self.update_connection_metrics() => {}
             () = tasks.cancelled() => {}
+        }
+    }
+
+    async fn run_message_jobs(&self, tasks: &TaskGroup) {
+        if let Some(messages) = &self.messages {
+            let max_pause = self.pause_between_runs;
+            messages.run(&*self.clock, max_pause, tasks).await;
         }
     }
 
@@ -115,6 +133,12 @@ impl PeriodicJobs {
         if let Some(event_retention) = &self.event_retention {
             let deleted = event_retention.delete_expired_events(now).await;
             log_deleted_rows("expired events", &deleted);
+        }
+        if let Some(messages) = &self.messages {
+            let deleted = messages.delete_expired(now).await;
+            log_deleted_rows("expired messages", &deleted);
+            let deleted = messages.delete_expired_keys().await;
+            log_deleted_rows("expired idempotency keys", &deleted);
         }
     }
 

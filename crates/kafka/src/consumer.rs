@@ -12,6 +12,7 @@
 //! valid.
 
 mod callbacks;
+mod caught_up;
 mod check;
 pub(crate) mod client;
 mod commit_order;
@@ -40,7 +41,7 @@ pub use self::message::{ConsumerEvent, KafkaMessage};
 use self::offsets::{Offsets, StartOffsets};
 use self::operations::{Operation, OperationOutcome};
 use self::progress::Progress;
-pub use self::state::ConsumerHealthCheck;
+pub use self::state::{ConsumerHealthCheck, ConsumerProgress, TopicProgress};
 use self::state::{ConsumerState, error_hint};
 use super::KafkaSettings;
 use super::client_config::KafkaError;
@@ -330,6 +331,12 @@ impl Consumer {
         ConsumerHealthCheck {
             state: self.state.clone(),
         }
+    }
+
+    /// Returns the progress of this consumer. Another task can read it.
+    #[must_use]
+    pub fn progress(&self) -> ConsumerProgress {
+        ConsumerProgress::new(self.state.clone())
     }
 
     /// Commits the stored offsets and leaves the consumer group. Blocks the thread.

@@ -11,7 +11,8 @@ mod topics;
 
 pub use client_config::KafkaError;
 pub use consumer::{
-    CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, ConsumerHealthCheck, KafkaMessage,
+    CONSUMER_BUFFER_BYTES, Consumer, ConsumerEvent, ConsumerHealthCheck, ConsumerProgress,
+    KafkaMessage, TopicProgress,
 };
 pub use group_progress::{GroupProgress, PartitionProgress, UnprocessedScan};
 pub use producer::{DeliveredAt, DeliveryHandle, ProduceError, Producer};

@@ -78,6 +78,7 @@ impl Fixture {
             retained: false,
             is_operator_replay: false,
             is_last_will: false,
+            is_takeover: false,
             received_at: Timestamp::now(),
             ingest_stamp: None,
             truncated_from: None,

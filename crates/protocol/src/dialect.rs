@@ -41,6 +41,11 @@ pub trait Dialect: fmt::Debug + Send + Sync {
     /// message type, and for an empty payload that only clears a retained message.
     fn is_response_or_heartbeat(&self, channel: Channel, payload: &[u8]) -> bool;
 
+    /// Returns the name of the field of a response that has the content for the caller.
+    fn response_content_field(&self) -> &'static str {
+        "content"
+    }
+
     /// Encodes a message to an application on the client.
     fn encode_message(&self, message: &OutgoingMessage) -> EncodedMessage;
 

@@ -10,6 +10,10 @@ pub const TRUNCATED_PAYLOAD_BYTES: usize = 64 * 1024;
 
 /// A message from the broker, with a payload that is not decoded yet.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent fact about the message"
+)]
 pub struct InboundMessage {
     /// The MQTT topic, which identifies the client that published the message.
     pub topic: String,
@@ -23,6 +27,9 @@ pub struct InboundMessage {
     pub is_operator_replay: bool,
     /// Whether the broker published the message as a last will. Only the embedded broker knows this.
     pub is_last_will: bool,
+    /// Whether the message is the first one of a connection that replaced another connection of the client.
+    /// Only the embedded broker knows.
+    pub is_takeover: bool,
     /// Time at which the broker or the service received the message.
     pub received_at: Timestamp,
     /// Order among the messages of the same session at an external broker. `None` if the message
@@ -133,6 +140,7 @@ mod tests {
             retained: false,
             is_operator_replay: false,
             is_last_will: false,
+            is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,

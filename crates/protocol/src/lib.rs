@@ -13,6 +13,7 @@ pub mod inbound;
 mod json_fields;
 pub mod registry;
 pub mod rejection;
+mod response_content;
 pub mod status;
 pub mod topics;
 
@@ -23,6 +24,7 @@ pub use handshake::HandshakeTopicLevels;
 pub use inbound::{InboundMessage, OriginalPayload, PayloadTruncator, TRUNCATED_PAYLOAD_BYTES};
 pub use registry::{DIALECTS, DialectSettings, find_dialect};
 pub use rejection::Rejection;
+pub use response_content::ResponseContent;
 pub use topics::{ChannelTopic, ClientTopic, TopicScheme};
 
 use serde_json::Value;
@@ -86,6 +88,14 @@ pub fn is_response_or_heartbeat(channel: Channel, payload: &[u8]) -> bool {
     channel.dialect().is_response_or_heartbeat(channel, payload)
 }
 
+/// Returns the content of a response for the caller, with at most `max_bytes` of JSON text. Call this
+/// function only for the payload of a [`ClientMessage::Response`].
+#[must_use]
+pub fn response_content(channel: Channel, payload: &[u8], max_bytes: usize) -> ResponseContent {
+    let field_name = channel.dialect().response_content_field();
+    response_content::read(payload, field_name, max_bytes)
+}
+
 /// A command from the service about the client's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -135,6 +145,7 @@ mod tests {
             retained: false,
             is_operator_replay: false,
             is_last_will: false,
+            is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,

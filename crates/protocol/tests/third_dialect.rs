@@ -39,6 +39,7 @@ fn decode(topic: &str, payload: impl Into<Bytes>) -> Result<ClientMessage, Rejec
         retained: false,
         is_operator_replay: false,
         is_last_will: false,
+        is_takeover: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,
         truncated_from: None,

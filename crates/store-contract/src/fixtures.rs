@@ -1,5 +1,7 @@
 //! Rows, and short functions that write and read them, for the cases.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use domain::{
     ClientId, ClientInfo, ClientKind, Connection, MessageId, OrgId, RejectReason, Tenant, Timestamp,
@@ -7,8 +9,9 @@ use domain::{
 use protocol::{InboundMessage, Rejection};
 use serde_json::json;
 use store::{
-    ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, PageRequest, PresenceBatch,
-    PresenceColumns, ReceivedAt, ReplacedRow, StoredState, TenantChange,
+    AnswerContent, ConnectionEnd, ConnectionUpsert, DeadLetter, HeartbeatUpdate, MessageAnswer,
+    NewMessage, PageRequest, PresenceBatch, PresenceColumns, ReceivedAt, ReplacedRow, StoredState,
+    TenantChange,
 };
 use test_support::stores::TestStore;
 
@@ -151,6 +154,43 @@ pub(crate) async fn count_for_org(store: &TestStore, org_id: &str) -> u64 {
     page.total_count
 }
 
+/// Stores a message of an organization in the state `sending`, with a lease of an hour.
+pub(crate) async fn insert_message(
+    store: &TestStore,
+    id: &str,
+    org_id: &str,
+    client_id: &str,
+    second: i64,
+) {
+    let message = NewMessage {
+        id: MessageId::new(id).unwrap(),
+        sender: tenant(org_id),
+        caller: "key".into(),
+        client_id: client(client_id),
+        client_org: org(org_id),
+        directive: "echo".into(),
+        created_at: timestamp_at(second),
+    };
+    let lease = Duration::from_hours(1);
+    let inserted = store.messages.insert_sending(&message, lease).await;
+    inserted.unwrap();
+}
+
+/// Returns one answer of a client to a message.
+pub(crate) fn answer(client_id: &str, id: &str, json: &str, second: i64) -> MessageAnswer {
+    MessageAnswer {
+        message_id: MessageId::new(id).unwrap(),
+        client_id: client(client_id),
+        is_rejection: false,
+        content: AnswerContent {
+            json: json.to_owned(),
+            is_truncated: false,
+        },
+        received_at: timestamp_at(second),
+        count: 1,
+    }
+}
+
 /// Returns a dead letter of a client. An empty name stands for a topic without a client.
 pub(crate) fn dead_letter(name: &str, payload: &'static [u8], second: i64) -> DeadLetter {
     let message = InboundMessage {
@@ -159,6 +199,7 @@ pub(crate) fn dead_letter(name: &str, payload: &'static [u8], second: i64) -> De
         retained: false,
         is_operator_replay: false,
         is_last_will: false,
+        is_takeover: false,
         received_at: timestamp_at(second),
         ingest_stamp: None,
         truncated_from: None,

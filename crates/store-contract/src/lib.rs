@@ -81,6 +81,7 @@ macro_rules! contract_tests {
                 events_are_read_by_organization_in_the_order_of_their_positions,
                 large_events_are_read_in_several_calls,
                 newest_position_remains_after_all_events_are_deleted,
+                offline_event_of_a_client_that_moves_has_its_last_dispatchers,
             }
             heartbeats {
                 heartbeat_before_the_offline_message_is_ignored,
@@ -91,6 +92,24 @@ macro_rules! contract_tests {
                 stamp_without_a_heartbeat_time_is_ignored,
                 stamps_decide_between_a_heartbeat_and_a_later_offline_message,
                 stamps_decide_between_an_offline_message_and_a_later_heartbeat,
+            }
+            idempotency {
+                concurrent_requests_with_a_key_store_one_message,
+                deleted_and_expired_keys_can_be_used_again,
+                expired_keys_are_deleted_in_chunks,
+                first_response_is_stored,
+                key_is_used_once_by_each_caller,
+            }
+            liveness {
+                connection_with_a_message_after_the_first_ping_does_not_expire,
+                connections_are_listed_by_the_time_of_their_last_message,
+                disconnect_of_an_expired_connection_is_not_before_its_latest_message,
+                expired_connection_is_disconnected_with_history_and_event,
+                ingest_sessions_have_their_epoch_lease_and_start,
+                later_heartbeat_restores_an_expired_connection,
+                progress_of_recording_never_decreases,
+                row_without_last_seen_has_the_time_of_its_latest_message,
+                state_of_the_sweep_is_stored,
             }
             lookup_queue {
                 claimed_row_is_not_claimed_again_until_its_claim_ends,
@@ -120,6 +139,27 @@ macro_rules! contract_tests {
                 mark_disconnected_has_the_time_of_the_database,
                 mark_disconnected_moves_the_disconnect_time_of_a_disconnected_client,
             }
+            message_answers {
+                answer_before_the_acknowledgement_wins,
+                answer_changes_every_state_except_cancelled,
+                answer_to_a_failed_message_removes_the_reason,
+                answers_of_a_batch_change_each_message,
+                client_in_another_organization_cannot_answer,
+                first_answer_is_stored_and_later_answers_are_counted,
+                only_the_client_that_received_the_message_can_answer_it,
+                rejection_and_truncation_are_stored,
+            }
+            messages {
+                acknowledged_message_has_its_times_and_events,
+                attempt_with_an_expired_lease_fails,
+                expired_leases_are_processed_in_chunks,
+                final_messages_are_deleted_after_their_retention,
+                message_is_visible_only_to_the_organization_of_its_sender,
+                messages_are_listed_newest_first_with_filters_and_pages,
+                oldest_final_messages_above_the_limit_of_an_organization_are_deleted,
+                queued_message_is_cancelled,
+                states_of_a_message_only_move_forward,
+            }
             presence {
                 batch_of_1000_clients_is_written,
                 empty_batch_is_accepted,
@@ -131,6 +171,7 @@ macro_rules! contract_tests {
                 tenantless_client_is_stored_but_not_found_for_any_organization,
             }
             search {
+                clients_are_filtered_by_the_time_at_which_they_were_last_seen,
                 matches_of_a_filter_are_counted_up_to_a_limit,
                 connection_counts_are_correct_after_every_change,
                 filters_match_dispatchers_tags_and_facts,

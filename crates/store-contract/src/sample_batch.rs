@@ -10,8 +10,8 @@ use store::{
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
-    client, connection_end, dead_letter, find_for_org_1, load_client_state, received_at,
-    record_online, timestamp_at, upsert_for_org,
+    answer, client, connection_end, dead_letter, find_for_org_1, insert_message, load_client_state,
+    org, received_at, record_online, timestamp_at, upsert_for_org,
 };
 
 /// A list of [`PresenceBatch`].
@@ -23,16 +23,18 @@ pub(crate) enum KindOfRow {
     DeadLetter,
     DeliveredReport,
     LastSeen,
+    Answer,
 }
 
 impl KindOfRow {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Upsert,
         Self::Heartbeat,
         Self::ConnectionEnd,
         Self::DeadLetter,
         Self::DeliveredReport,
         Self::LastSeen,
+        Self::Answer,
     ];
 }
 
@@ -57,8 +59,12 @@ pub(crate) fn sample_batch() -> PresenceBatch {
         }],
         history: Vec::new(),
         events: Vec::new(),
+        answers: vec![answer("answering", SAMPLE_MESSAGE, "1", 5)],
     }
 }
+
+/// Id of the message that the client `answering` answers.
+const SAMPLE_MESSAGE: &str = "018f3c1e-7a2b-7c3d-8e4f-0123456789ab";
 
 /// Returns a delivered report of a connection that [`record_online`] has inserted.
 pub(crate) fn delivered_report(client_id: &str, reported_at: i64) -> DeliveredReport {
@@ -75,6 +81,7 @@ pub(crate) fn delivered_report(client_id: &str, reported_at: i64) -> DeliveredRe
 pub(crate) async fn insert_required_rows(store: &TestStore) {
     let required = ["heartbeat", "ended", "reported", "seen"].map(|name| upsert_for_org(name, "1"));
     record_online(store, required.to_vec()).await;
+    insert_message(store, SAMPLE_MESSAGE, "1", "answering", 0).await;
 }
 
 /// Returns the kinds of rows of the sample batch that the database contains.
@@ -89,6 +96,7 @@ pub(crate) async fn stored_kinds(store: &TestStore) -> Vec<KindOfRow> {
         last_seen,
         history: _,
         events: _,
+        answers,
     } = sample_batch();
     let upserted = find_for_org_1(store, upserts[0].client_id.as_str()).await;
     let heartbeat = &heartbeats[0];
@@ -107,7 +115,11 @@ pub(crate) async fn stored_kinds(store: &TestStore) -> Vec<KindOfRow> {
     let reported_at = reported_row.map(|row| row.stale_timestamp);
     let seen_state = load_client_state(store, last_seen[0].client_id.as_str()).await;
     let stored_last_seen = seen_state.connection.and_then(|row| row.presence.last_seen);
+    let org = org("1");
+    let message = store.messages.find_message(&org, &answers[0].message_id);
+    let answer_count = message.await.unwrap().map(|message| message.answer_count);
     let is_stored = |kind: &KindOfRow| match kind {
+        KindOfRow::Answer => answer_count == Some(1),
         KindOfRow::Upsert => upserted.is_some(),
         KindOfRow::Heartbeat => stored_heartbeat == Some(heartbeat.received_at),
         KindOfRow::ConnectionEnd => end_state.disconnect.is_some(),

@@ -12,9 +12,9 @@ use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search, upsert};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, EventOutboxStatements, Query, RowPage, RowVisitor,
-    SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase,
-    SqlSyntax, Statement,
+    Access, ColumnReader as _, EventOutboxStatements, LivenessStatements, Query, RowPage,
+    RowVisitor, SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements,
+    SqlDatabase, SqlSyntax, Statement,
 };
 use store::{LookupResult, PageRequest, PartitionLease, PresenceBatch, Result, StoreError};
 
@@ -29,6 +29,8 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
         skip_locked_connections: " FOR UPDATE OF connections SKIP LOCKED",
         current_time: "clock_timestamp()",
         search_hash: "search_hash",
+        lease_end: "clock_timestamp() + make_interval(secs => $1::bigint)",
+        one_day: "interval '1 day'",
     })
 });
 
@@ -51,9 +53,12 @@ store::statements! {
         RETURNING partition, epoch";
 
     NEXT_INGEST_EPOCH = "
-        INSERT INTO ingest_sessions (name, epoch) VALUES ($1, extract(epoch FROM now())::bigint)
+        INSERT INTO ingest_sessions (name, epoch, session_started_at)
+        VALUES ($1, extract(epoch FROM now())::bigint, CASE WHEN $2::bigint = 0 THEN now() END)
         ON CONFLICT (name) DO UPDATE SET
-               epoch = GREATEST(ingest_sessions.epoch + 1, excluded.epoch), acquired_at = now()
+               epoch = GREATEST(ingest_sessions.epoch + 1, excluded.epoch), acquired_at = now(),
+               session_started_at =
+                   COALESCE(excluded.session_started_at, ingest_sessions.session_started_at)
         RETURNING session, epoch";
 
     /// Parameters: session, holder, seconds.
@@ -66,6 +71,23 @@ store::statements! {
             OR ingest_sessions.held_until < now()
         RETURNING name";
 
+    /// Parameters: JSON.
+    STORE_RECORDING_PROGRESS = "
+        INSERT INTO recording_progress (queue, partition, partition_count, processed_until, stored_at)
+        SELECT p ->> 0, (p ->> 1)::int, (p ->> 2)::int,
+               timestamptz 'epoch' + (p ->> 3)::bigint * interval '1 microsecond', clock_timestamp()
+          FROM jsonb_array_elements($1::text::jsonb) AS p ORDER BY p ->> 0, (p ->> 1)::int
+        ON CONFLICT (queue, partition) DO UPDATE SET partition_count = excluded.partition_count,
+               processed_until =
+                   GREATEST(recording_progress.processed_until, excluded.processed_until),
+               stored_at = excluded.stored_at";
+
+    /// The lease of the liveness sweep is no session at the broker.
+    INGEST_SESSIONS = "
+        SELECT session, epoch, (COALESCE(held_until >= now(), false))::int AS is_held,
+               session_started_at
+          FROM ingest_sessions WHERE epoch > 0 ORDER BY session";
+
     FLUSH_SEARCH_INDEX = "SELECT gin_clean_pending_list('connection_search_term_hashes')";
 
     NEWEST_EVENT_POSITION = "SELECT position FROM event_positions WHERE name = 'sequencer'";
@@ -77,10 +99,14 @@ store::statements! {
 
     /// Parameters: limit. All parts of the statement have the same snapshot, so `sequencer` has the
     /// position before the update.
+    ///
+    /// The rows are selected by a range of ids, because a list of ids would be joined with the table. After a
+    /// vacuum of the empty table PostgreSQL expects one row, and joins without a hash or an index: with many
+    /// events, the statement would exceed its timeout, again and again.
     SEQUENCE_EVENTS = "
         WITH moved AS (
             DELETE FROM event_outbox
-             WHERE id IN (SELECT id FROM event_outbox ORDER BY id LIMIT $1)
+             WHERE id <= (SELECT max(id) FROM (SELECT id FROM event_outbox ORDER BY id LIMIT $1) AS oldest)
             RETURNING *),
         inserted AS (
             INSERT INTO events (position, at, type, org_id, account, client_id, data,
@@ -149,6 +175,11 @@ store::statements! {
           ORDER BY client_id LIMIT $2"
     );
 }
+
+static LIVENESS_STATEMENTS: LivenessStatements = LivenessStatements {
+    store_progress: STORE_RECORDING_PROGRESS,
+    ingest_sessions: INGEST_SESSIONS,
+};
 
 static EVENT_OUTBOX_STATEMENTS: EventOutboxStatements = EventOutboxStatements {
     find: FIND_OUTBOX_EVENT,
@@ -225,6 +256,10 @@ impl SqlDatabase for PostgresStore {
         let rows = self.recorder_connections.with_connection(record).await?;
         let is_held = rows.first().map(|row| row.optional_integer("is_held"));
         Ok(is_held.transpose()?.flatten() == Some(1))
+    }
+
+    fn liveness_statements(&self) -> &'static LivenessStatements {
+        &LIVENESS_STATEMENTS
     }
 
     fn next_ingest_epoch_statement(&self) -> Statement {

@@ -4,6 +4,7 @@
 //! the schema, and the statements that only PostgreSQL accepts. A batch is written with set-based
 //! statements: each statement has one array parameter per column.
 
+mod answers;
 #[cfg(feature = "bench-baseline")]
 mod bench_baseline;
 mod connect;
@@ -44,6 +45,7 @@ pub struct PostgresStore {
 #[must_use]
 pub fn statements() -> Vec<(&'static str, String)> {
     let own_statements = [
+        answers::STATEMENTS,
         connect::STATEMENTS,
         database::STATEMENTS,
         guarded_pool::STATEMENTS,

@@ -6,12 +6,12 @@
 
 use const_format::concatcp;
 
-use crate::driver::{self, set_based, timestamptz};
+use crate::driver::{self, Row, set_based, timestamptz};
 use crate::guarded_pool::GuardedPool;
 use crate::transaction::column;
-use domain::{ClientId, Tenant, Timestamp};
+use domain::{ClientId, OfflineReason, OnlineCause, Tenant, Timestamp};
 use store::sql::{ColumnReader as _, LookupColumns};
-use store::{LookupResult, Result};
+use store::{LookupResult, Result, Transition, log_transition};
 
 /// Writes the history and the events of the rows in `changed`: an organization that loses a connection sees it
 /// offline, and an organization that gains one sees it online. `now` and `writes_events` are in `parameters`.
@@ -32,7 +32,7 @@ const WRITE_TRANSITIONS: &str = "
         history AS (
             INSERT INTO presence_history (client_id, number, at, org_id, status, reason)
             SELECT client_id, number, now, org_id, status, reason FROM transitions, parameters
-            ON CONFLICT (client_id, number) DO UPDATE SET at = excluded.at, org_id = excluded.org_id,
+            ON CONFLICT (client_id, org_id, number) DO UPDATE SET at = excluded.at,
                    status = excluded.status, reason = excluded.reason),
         outbox AS (
             INSERT INTO event_outbox (at, type, org_id, account, client_id, data)
@@ -97,7 +97,7 @@ store::statements! {
         RETURNING r.outcome, ", CHANGED_COLUMNS, "),
         changed AS (SELECT * FROM updated WHERE org_id <> previous_org_id),",
         WRITE_TRANSITIONS, "
-        SELECT outcome FROM updated");
+        SELECT outcome, client_id, org_id, previous_org_id FROM updated");
 
     RESTORE_TENANTS = concatcp!("
         WITH parameters AS (SELECT $4::timestamptz AS now, $5::bool AS writes_events),
@@ -110,7 +110,7 @@ store::statements! {
          WHERE c.client_id = t.client_id AND c.org_id = ''
         RETURNING ", CHANGED_COLUMNS, "),",
         WRITE_TRANSITIONS, "
-        SELECT count(*) AS count FROM changed");
+        SELECT client_id, org_id, previous_org_id FROM changed");
 }
 
 pub(crate) async fn save_lookup_results(
@@ -135,6 +135,7 @@ pub(crate) async fn save_lookup_results(
         .bind(column(&columns, |c| c.has_failed))
         .bind(writes_events);
     let rows = driver::fetch_all(pool, query).await?;
+    log_changed_organizations(&rows)?;
     rows.iter().try_fold(0, |changed_rows, row| {
         Ok(changed_rows + u64::from(row.text("outcome")? != "unavailable"))
     })
@@ -155,5 +156,30 @@ pub(crate) async fn restore_tenants(
         .bind(timestamptz(now))
         .bind(writes_events);
     let rows = driver::fetch_all(pool, query).await?;
-    rows.first().map_or(Ok(0), |row| row.count("count"))
+    log_changed_organizations(&rows)?;
+    Ok(rows.len() as u64)
+}
+
+/// Writes a log line for each transition of the rows.
+fn log_changed_organizations(rows: &[Row]) -> Result<()> {
+    for row in rows {
+        let (lost, gained) = (row.text("previous_org_id")?, row.text("org_id")?);
+        if lost == gained {
+            continue;
+        }
+        let client_id = row.text("client_id")?;
+        if !lost.is_empty() {
+            let reason = if gained.is_empty() {
+                OfflineReason::TenantLost
+            } else {
+                OfflineReason::Moved
+            };
+            log_transition(&client_id, &lost, Transition::Offline(reason));
+        }
+        if !gained.is_empty() {
+            let found = Transition::Online(OnlineCause::TenantFound);
+            log_transition(&client_id, &gained, found);
+        }
+    }
+    Ok(())
 }

@@ -68,6 +68,18 @@ const FILES: &[(&str, &str)] = &[
         include_str!("../migrations/0014_presence_history.sql"),
     ),
     ("0015_events", include_str!("../migrations/0015_events.sql")),
+    (
+        "0016_liveness_sweep",
+        include_str!("../migrations/0016_liveness_sweep.sql"),
+    ),
+    (
+        "0017_messages",
+        include_str!("../migrations/0017_messages.sql"),
+    ),
+    (
+        "0018_history_by_organization",
+        include_str!("../migrations/0018_history_by_organization.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

@@ -12,7 +12,8 @@ use crate::PostgresStore;
 use crate::driver::Row;
 use domain::OrgId;
 use store::sql::{
-    Access, CONNECTION_COLUMNS, ColumnReader as _, Query, RowPage, RowVisitor, SqlDatabase as _,
+    Access, CONNECTION_COLUMNS, ColumnReader as _, LAST_SEEN, Query, RowPage, RowVisitor,
+    SqlDatabase as _,
 };
 use store::{ConnectionFilter, MAX_FILTERED_COUNT, PageRequest, PageStart, Result};
 
@@ -251,7 +252,7 @@ fn few_matches<'a>(
     ));
     query.push_with(" AND org_id = ", org);
     query.push_with(" AND client_id > ", after_client);
-    push_prefix_conditions(&mut query, org, filter);
+    push_row_conditions(&mut query, org, filter);
     query.push(") AS page ON true ORDER BY page.client_id");
     query.without_cache()
 }
@@ -266,7 +267,7 @@ fn push_from_and_where<'a>(query: &mut Query<'a>, org: &'a OrgId, filter: &'a Co
         push_term_condition(query, terms);
         query.push(")");
     }
-    push_prefix_conditions(query, org, filter);
+    push_row_conditions(query, org, filter);
 }
 
 /// Appends the condition that a row `s` of `connection_search` contains all terms.
@@ -281,7 +282,14 @@ fn push_term_condition(query: &mut Query<'_>, terms: Vec<String>) {
     query.push("]");
 }
 
-fn push_prefix_conditions<'a>(query: &mut Query<'a>, org: &'a OrgId, filter: &'a ConnectionFilter) {
+/// Appends the conditions that are not search terms.
+fn push_row_conditions<'a>(query: &mut Query<'a>, org: &'a OrgId, filter: &'a ConnectionFilter) {
+    if let Some(time) = filter.seen_after {
+        query.push_with(concatcp!(" AND ", LAST_SEEN, " > "), time);
+    }
+    if let Some(time) = filter.seen_before {
+        query.push_with(concatcp!(" AND ", LAST_SEEN, " < "), time);
+    }
     for prefix in &filter.prefixes {
         query.push_with(
             " AND client_id IN (SELECT client_id FROM connections WHERE org_id = ",

@@ -124,7 +124,7 @@ fn problems(server_settings: &[ServerSetting], connections: i64) -> Vec<String> 
     }
     if find("wal_compression").is_some_and(|setting| setting.value == "off") {
         problems.push(
-            "wal_compression is off, so a reconnect storm writes much more to the WAL; set it to on"
+            "wal_compression is off, so a reconnect storm writes much more to the WAL; set it to lz4"
                 .to_owned(),
         );
     }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use const_format::concatcp;
 use time::OffsetDateTime;
 
+use crate::answers;
 use crate::driver::{self, PgQuery, Row, pg_query, set_based, timestamptz};
 use crate::guarded_pool::GuardedConnection;
 use crate::history::{self, WRITE_EVENTS, WRITE_HISTORY};
@@ -19,7 +20,7 @@ use store::sql::{
 };
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, HistoryRow,
-    LastSeen, NewEvent, PartitionLease, ReceivedAt, Result, received_after,
+    LastSeen, MessageAnswer, NewEvent, PartitionLease, ReceivedAt, Result, received_after,
 };
 
 /// Receive time of the latest presence message of a connected client.
@@ -265,6 +266,10 @@ impl SqlTransaction for PostgresTransaction {
     async fn write_events(&mut self, rows: &[NewEvent]) -> Result<()> {
         let query = history::bind_events(set_based(WRITE_EVENTS), rows);
         self.run(query).await.map(drop)
+    }
+
+    async fn write_answers(&mut self, rows: &[MessageAnswer]) -> Result<Vec<Row>> {
+        driver::fetch_all(&mut self.0, answers::write_answers(rows)).await
     }
 
     async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<Vec<Row>> {

@@ -144,7 +144,7 @@ const WRITE_HISTORY_AND_EVENTS: &str = concatcp!(
           FROM UNNEST($46::text[], $47::bigint[], $48::timestamptz[], $49::text[], $50::text[],
                $51::text[]) AS h (client_id, number, at, org_id, status, reason)
          WHERE (SELECT count(*) FROM upserted) > 0
-        ON CONFLICT (client_id, number) DO UPDATE SET at = excluded.at, org_id = excluded.org_id,
+        ON CONFLICT (client_id, org_id, number) DO UPDATE SET at = excluded.at,
                status = excluded.status, reason = excluded.reason RETURNING 1),
         outbox AS (",
     INSERT_EVENTS,
@@ -204,6 +204,7 @@ pub(crate) fn is_single_statement(batch: &PresenceBatch) -> bool {
         last_seen,
         history: _,
         events: _,
+        answers,
     } = batch;
     let has_tenant = |row: &ConnectionUpsert| !TenantColumns::from(&row.tenant).org_id.is_empty();
     !upserts.is_empty()
@@ -212,6 +213,7 @@ pub(crate) fn is_single_statement(batch: &PresenceBatch) -> bool {
         && dead_letters.is_empty()
         && delivered_reports.is_empty()
         && last_seen.is_empty()
+        && answers.is_empty()
         && upserts.iter().all(has_tenant)
 }
 

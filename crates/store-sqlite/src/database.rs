@@ -14,9 +14,9 @@ use crate::transaction::SqliteTransaction;
 use crate::{SqliteStore, search, tenant_changes};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, EventOutboxStatements, Query, RowPage, RowVisitor,
-    SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements, SqlDatabase,
-    SqlSyntax, Statement,
+    Access, ColumnReader as _, EventOutboxStatements, LivenessStatements, Query, RowPage,
+    RowVisitor, SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements,
+    SqlDatabase, SqlSyntax, Statement,
 };
 use store::sql::{LookupColumns, SqlTransaction as _};
 use store::{ConnectionFilter, LookupOutcome, LookupResult, PageRequest, PageStart, Result};
@@ -32,6 +32,8 @@ const SYNTAX: SqlSyntax = SqlSyntax {
     skip_locked_connections: "",
     current_time: "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
     search_hash: "NULL",
+    lease_end: "CAST(unixepoch('subsec') * 1000000 AS INTEGER) + $1 * 1000000",
+    one_day: "86400000000",
 };
 
 pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> =
@@ -51,10 +53,29 @@ store::statements! {
          RETURNING partition, epoch";
 
     NEXT_INGEST_EPOCH =
-        "INSERT INTO ingest_sessions (name, epoch) VALUES ($1, unixepoch())
+        "INSERT INTO ingest_sessions (name, epoch, session_started_at)
+         VALUES ($1, unixepoch(),
+                CASE WHEN $2 = 0 THEN CAST(unixepoch('subsec') * 1000000 AS INTEGER) END)
          ON CONFLICT (name) DO UPDATE SET
-                epoch = max(ingest_sessions.epoch + 1, excluded.epoch)
+                epoch = max(ingest_sessions.epoch + 1, excluded.epoch),
+                session_started_at =
+                    coalesce(excluded.session_started_at, ingest_sessions.session_started_at)
          RETURNING session, epoch";
+
+    /// Parameters: JSON. `WHERE true`, because the parser would read `ON` as the start of a join.
+    STORE_RECORDING_PROGRESS =
+        "INSERT INTO recording_progress (queue, partition, partition_count, processed_until, stored_at)
+         SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3,
+                CAST(unixepoch('subsec') * 1000000 AS INTEGER)
+           FROM json_each($1) WHERE true
+         ON CONFLICT (queue, partition) DO UPDATE SET partition_count = excluded.partition_count,
+                processed_until = max(recording_progress.processed_until, excluded.processed_until),
+                stored_at = excluded.stored_at";
+
+    /// The lease of the liveness sweep is no session at the broker.
+    INGEST_SESSIONS =
+        "SELECT session, epoch, coalesce(held_until >= unixepoch(), 0) AS is_held, session_started_at
+           FROM ingest_sessions WHERE epoch > 0 ORDER BY session";
 
     /// Parameters: session, holder, seconds.
     HOLD_INGEST_SESSION =
@@ -133,6 +154,11 @@ store::statements! {
 
     CHECKPOINT = "PRAGMA wal_checkpoint(TRUNCATE)";
 }
+
+static LIVENESS_STATEMENTS: LivenessStatements = LivenessStatements {
+    store_progress: STORE_RECORDING_PROGRESS,
+    ingest_sessions: INGEST_SESSIONS,
+};
 
 impl SqliteStore {
     async fn begin_with(&self, pool: &SqlitePool, begin: Statement) -> Result<GuardedConnection> {
@@ -238,6 +264,10 @@ impl SqlDatabase for SqliteStore {
             connection: self.begin_with(&self.writer, BEGIN_WRITE).await?,
             files: self.files.clone(),
         })
+    }
+
+    fn liveness_statements(&self) -> &'static LivenessStatements {
+        &LIVENESS_STATEMENTS
     }
 
     fn next_ingest_epoch_statement(&self) -> Statement {

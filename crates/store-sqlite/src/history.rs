@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use store::{HistoryRow, NewEvent};
+use store::{HistoryRow, NewEvent, event_data};
 
 store::statements! {
     pub(crate) WRITE_HISTORY =
@@ -36,21 +36,29 @@ pub(crate) fn history_parameter(rows: &[HistoryRow]) -> String {
     json!(rows.iter().map(row).collect::<Vec<_>>()).to_string()
 }
 
-/// `previous_dispatchers` has the dispatchers of the clients whose dispatchers change.
+/// `previous_dispatchers` has the stored dispatchers of the clients whose dispatchers change. They are the last
+/// dispatchers of an offline event.
 pub(crate) fn events_parameter(
     rows: &[NewEvent],
     previous_dispatchers: &HashMap<String, String>,
 ) -> String {
     let row = |event: &NewEvent| {
-        let previous = previous_dispatchers.get(event.client_id.as_str());
+        let stored = previous_dispatchers.get(event.client_id.as_str());
+        let mut previous = stored.filter(|_| event.dispatchers_changed);
+        let mut data = event.data.clone();
+        if event.event_type == event_data::OFFLINE
+            && let Some(last) = previous.take()
+        {
+            data["dispatchers"] = serde_json::from_str(last).unwrap_or_default();
+        }
         json!([
             event.at.as_microsecond(),
             event.event_type,
             event.tenant.org_id.as_str(),
             event.tenant.account,
             event.client_id.as_str(),
-            event.data.to_string(),
-            previous.filter(|_| event.dispatchers_changed),
+            data.to_string(),
+            previous,
         ])
     };
     json!(rows.iter().map(row).collect::<Vec<_>>()).to_string()

@@ -4,6 +4,7 @@
 //! `store::sql` implements the repositories for [`SqliteStore`]. This crate contains the driver,
 //! the schema, and the statements that only SQLite accepts.
 
+mod answers;
 mod connect;
 mod database;
 mod database_files;
@@ -61,6 +62,7 @@ impl SqliteStore {
 #[must_use]
 pub fn statements() -> Vec<(&'static str, String)> {
     let lists = [
+        answers::STATEMENTS,
         database::STATEMENTS,
         guarded_connection::STATEMENTS,
         history::STATEMENTS,

@@ -56,6 +56,18 @@ const FILES: &[(&str, &str)] = &[
         "0012_connection_search",
         include_str!("../migrations/0012_connection_search.sql"),
     ),
+    (
+        "0013_liveness_sweep",
+        include_str!("../migrations/0013_liveness_sweep.sql"),
+    ),
+    (
+        "0014_messages",
+        include_str!("../migrations/0014_messages.sql"),
+    ),
+    (
+        "0015_history_by_organization",
+        include_str!("../migrations/0015_history_by_organization.sql"),
+    ),
 ];
 
 /// All migrations, in the order of their versions.

@@ -8,7 +8,7 @@ use const_format::concatcp;
 
 use crate::search_signature::{SIGNATURE_COLUMNS, signature_of_filter, signature_of_prefix};
 use domain::OrgId;
-use store::sql::{CONNECTION_COLUMNS, Query};
+use store::sql::{CONNECTION_COLUMNS, LAST_SEEN, Query};
 use store::{ConnectionFilter, MAX_FILTERED_COUNT, PageRequest, PageStart};
 
 /// SQL expression that converts the JSON value `element` to text.
@@ -109,7 +109,15 @@ fn push_conditions<'a>(query: &mut Query<'a>, filter: &'a ConnectionFilter) {
         tags,
         facts,
         prefixes,
+        seen_after,
+        seen_before,
     } = filter;
+    if let Some(time) = *seen_after {
+        query.push_with(concatcp!(" AND ", LAST_SEEN, " > "), time);
+    }
+    if let Some(time) = *seen_before {
+        query.push_with(concatcp!(" AND ", LAST_SEEN, " < "), time);
+    }
     for name in dispatchers {
         query.push(" AND (");
         if let Some(path) = json_path(name) {

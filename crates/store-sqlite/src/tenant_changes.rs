@@ -2,7 +2,7 @@
 
 use domain::{ClientId, ClientInfo, OfflineReason, OnlineCause, OrgId, Tenant, Timestamp};
 use store::sql::{ColumnReader as _, Query, SqlTransaction as _};
-use store::{HistoryRow, NewEvent, Result, Transition, event_data};
+use store::{HistoryRow, NewEvent, Result, Transition, event_data, log_transitions};
 
 use crate::driver::Row;
 use crate::transaction::SqliteTransaction;
@@ -88,6 +88,7 @@ pub(crate) async fn save(
     if writes_events {
         transaction.write_events(&events).await?;
     }
+    log_transitions(&history);
     Ok(changed_rows)
 }
 

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use const_format::concatcp;
 use serde_json::json;
 
+use crate::answers::{self, WRITE_ANSWERS};
 use crate::database_files::DatabaseFiles;
 use crate::driver::{Row, sqlite_query};
 use crate::guarded_connection::GuardedConnection;
@@ -19,7 +20,8 @@ use store::sql::{
 };
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, HistoryRow,
-    LastSeen, NewEvent, PartitionLease, ReceivedAt, ReplacedRow, Result, received_after,
+    LastSeen, MessageAnswer, NewEvent, PartitionLease, ReceivedAt, ReplacedRow, Result,
+    received_after,
 };
 
 /// The offline messages in the parameter `$1`, a JSON array of arrays.
@@ -350,6 +352,25 @@ impl SqlTransaction for SqliteTransaction {
         let rows = history::events_parameter(rows, &HashMap::new());
         let statement = WRITE_EVENTS.with([rows.as_str().into()]);
         self.execute(statement).await.map(drop)
+    }
+
+    async fn write_answers(&mut self, rows: &[MessageAnswer]) -> Result<Vec<Row>> {
+        let parameter = answers::answers_parameter(rows);
+        let query = WRITE_ANSWERS.with([parameter.as_str().into()]);
+        let changed = self.fetch_all(query).await?;
+        let counts: HashMap<&str, u64> = rows
+            .iter()
+            .map(|row| (row.message_id.as_str(), u64::from(row.count)))
+            .collect();
+        let mut first_answers = Vec::new();
+        for row in changed {
+            // A message with more answers than the batch contains had an answer before.
+            let count = row.count("answer_count")?;
+            if counts.get(row.text("id")?.as_str()) == Some(&count) {
+                first_answers.push(row);
+            }
+        }
+        Ok(first_answers)
     }
 
     async fn write_connection_ends(&mut self, rows: &[ConnectionEnd]) -> Result<Vec<Row>> {

@@ -13,6 +13,7 @@ use domain::{
 
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::history::{ContentHashes, HistoryRow, NewEvent};
+use crate::messages::MessageAnswer;
 use crate::partitions::ReceivedAt;
 use crate::presence::RowVersion;
 
@@ -181,6 +182,9 @@ pub struct PresenceBatch {
     pub history: Vec<HistoryRow>,
     /// Events that the upserts cause. The store adds all other events.
     pub events: Vec<NewEvent>,
+    /// Answers of clients to tracked messages, ordered by client id and message id. Contains each message
+    /// at most once for each client.
+    pub answers: Vec<MessageAnswer>,
 }
 
 /// The parts of a batch that the database rejected.
@@ -207,6 +211,7 @@ impl PresenceBatch {
             last_seen,
             history,
             events,
+            answers,
         } = self;
         upserts.is_empty()
             && heartbeats.is_empty()
@@ -216,10 +221,11 @@ impl PresenceBatch {
             && last_seen.is_empty()
             && history.is_empty()
             && events.is_empty()
+            && answers.is_empty()
     }
 
-    /// Returns the number of rows that messages of clients have caused. Delivered reports, history and
-    /// events are not counted.
+    /// Returns the number of rows that presence messages of clients have caused, and of dead letters.
+    /// Delivered reports, history, events and answers are not counted.
     #[must_use]
     pub fn message_row_count(&self) -> usize {
         let Self {
@@ -232,6 +238,7 @@ impl PresenceBatch {
             last_seen,
             history: _,
             events: _,
+            answers: _,
         } = self;
         last_seen.len()
             + upserts.len()
@@ -287,6 +294,7 @@ impl PresenceBatch {
             last_seen,
             history,
             events,
+            answers,
         } = self;
         let upsert_clients = upserts.iter().map(|row| Some(row.client_id.clone()));
         let heartbeat_clients = heartbeats.iter().map(|row| Some(row.client_id.clone()));
@@ -303,6 +311,7 @@ impl PresenceBatch {
             .chain(seen_clients)
             .chain(history_clients)
             .chain(event_clients)
+            .chain(answers.iter().map(|row| Some(row.client_id.clone())))
             .chain(dead_letter_clients)
             .collect()
     }
@@ -320,6 +329,7 @@ impl PresenceBatch {
             last_seen,
             history,
             events,
+            answers,
         } = self;
         let is_first = |client: &ClientId| first_half.contains(&Some(client.clone()));
         let upserts = partition(upserts, |row| is_first(&row.client_id));
@@ -329,6 +339,7 @@ impl PresenceBatch {
         let last_seen = partition(last_seen, |row| is_first(&row.client_id));
         let history = partition(history, |row| is_first(&row.client_id));
         let events = partition(events, |row| is_first(&row.client_id));
+        let answers = partition(answers, |row| is_first(&row.client_id));
         [
             Self {
                 upserts: upserts.0,
@@ -340,6 +351,7 @@ impl PresenceBatch {
                 last_seen: last_seen.0,
                 history: history.0,
                 events: events.0,
+                answers: answers.0,
             },
             Self {
                 upserts: upserts.1,
@@ -351,6 +363,7 @@ impl PresenceBatch {
                 last_seen: last_seen.1,
                 history: history.1,
                 events: events.1,
+                answers: answers.1,
             },
         ]
     }

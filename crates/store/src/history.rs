@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-use domain::{ClientId, ClientInfo, OfflineReason, OnlineCause, Tenant, Timestamp};
+use domain::{ClientId, ClientInfo, MessageState, OfflineReason, OnlineCause, Tenant, Timestamp};
 
 /// A change of a client's presence, as its organization sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,9 @@ pub enum Transition {
     Online(OnlineCause),
     /// The connection is no longer visible to the organization.
     Offline(OfflineReason),
+    /// Another connection with the same client id replaced the connection. Nothing visible changed, so
+    /// there is no event.
+    Takeover,
 }
 
 impl Transition {
@@ -21,7 +24,7 @@ impl Transition {
     #[must_use]
     pub fn status(self) -> &'static str {
         match self {
-            Self::Online(_) => "online",
+            Self::Online(_) | Self::Takeover => "online",
             Self::Offline(_) => "offline",
         }
     }
@@ -32,6 +35,7 @@ impl Transition {
         match self {
             Self::Online(cause) => cause.as_str(),
             Self::Offline(reason) => reason.as_str(),
+            Self::Takeover => "takeover",
         }
     }
 }
@@ -61,6 +65,19 @@ impl HistoryRow {
     }
 }
 
+/// Writes a log line for each transition, after its transaction was committed.
+pub fn log_transitions(rows: &[HistoryRow]) {
+    for row in rows {
+        log_transition(row.client_id.as_str(), row.org_id(), row.transition);
+    }
+}
+
+/// Writes a log line for a transition that an organization sees. `org_id` is empty for a tenantless client.
+pub fn log_transition(client_id: &str, org_id: &str, transition: Transition) {
+    let (status, reason) = (transition.status(), transition.reason());
+    tracing::debug!(client_id, org_id, status, reason, "presence changed");
+}
+
 /// An event that is written in the transaction of its cause.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewEvent {
@@ -74,13 +91,15 @@ pub struct NewEvent {
     pub event_type: &'static str,
     /// The fields that only this type of event has, as a JSON object.
     pub data: Value,
-    /// Whether the dispatchers have changed. The store then adds the previous dispatchers.
+    /// Whether the stored dispatchers can differ from the dispatchers in `data`. The store then adds
+    /// the stored dispatchers: to `data` of an offline event, because they are the last dispatchers that
+    /// the organization has seen, and as the previous dispatchers of other events.
     pub dispatchers_changed: bool,
 }
 
-/// The data of connection events.
+/// The data of events.
 pub mod event_data {
-    use super::{ClientInfo, OfflineReason, OnlineCause, Value, json};
+    use super::{ClientInfo, MessageState, OfflineReason, OnlineCause, Value, json};
 
     pub use domain::event::{
         CONNECTION_OFFLINE as OFFLINE, CONNECTION_ONLINE as ONLINE, CONNECTION_UPDATED as UPDATED,
@@ -109,6 +128,24 @@ pub mod event_data {
             "reason": reason.as_str(),
             "connected_for": connected_seconds.max(0),
             "dispatchers": dispatchers,
+        })
+    }
+
+    /// Returns the data of the events of a tracked message.
+    #[must_use]
+    pub fn message(
+        message_id: &str,
+        directive: &str,
+        state: MessageState,
+        reason: Option<&str>,
+        bulk_id: Option<&str>,
+    ) -> Value {
+        json!({
+            "message_id": message_id,
+            "directive": directive,
+            "state": state.as_str(),
+            "reason": reason,
+            "bulk_id": bulk_id,
         })
     }
 

@@ -24,7 +24,14 @@ pub trait IngestEpochRepository: Send + Sync + 'static {
     ///
     /// The epoch is at least the Unix time in seconds, so it is also higher than the epochs that
     /// were issued after a backup from which the database was restored.
-    async fn next_ingest_epoch(&self, session_name: &str) -> Result<IngestEpoch>;
+    ///
+    /// `session_present` is false if the broker had no stored session. The time of this call is then stored,
+    /// because the broker may have been restarted.
+    async fn next_ingest_epoch(
+        &self,
+        session_name: &str,
+        session_present: bool,
+    ) -> Result<IngestEpoch>;
 
     /// Acquires or renews the lease of the session for the process `holder`. Returns false if
     /// another process has the lease. The clock of the database decides when a lease expires.

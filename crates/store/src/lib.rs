@@ -10,7 +10,10 @@
 //! | `lookup_queue` | [`LookupQueueRepository`] | tenant lookup jobs, operator commands |
 //! | `dead_letters` | [`DeadLetterRepository`] | recorder, retention job, operator commands |
 //! | `maintenance` | [`MaintenanceRepository`] | runtime, periodic jobs, operator commands |
+//! | `liveness` | [`LivenessRepository`] | liveness sweep, Kafka readers |
 //! | `events` | [`EventRepository`] | sequencer, event streams, forwarder, retention job |
+//! | `idempotency` | [`IdempotencyRepository`] | API, retention job |
+//! | `messages` | [`MessageRepository`] | API, delivery, retention job |
 //!
 //! [`sql`] implements the repositories once for all SQL databases. `store-sqlite` and
 //! `store-postgres` contain the drivers, the schemas and the statements that differ. Both backends
@@ -28,9 +31,13 @@ mod dead_letters;
 mod error;
 mod events;
 mod history;
+mod idempotency;
 mod ingest_epochs;
+mod liveness;
 mod lookup_queue;
 mod maintenance;
+mod messages;
+pub mod metrics;
 mod page;
 mod partitions;
 mod presence;
@@ -53,13 +60,26 @@ pub use dead_letters::{
 };
 pub use error::{Result, RowRejection, StoreError};
 pub use events::{EventRepository, MAX_OUTBOX_COUNT, StoredEvent};
-pub use history::{ContentHashes, HistoryRow, NewEvent, Transition, event_data};
+pub use history::{
+    ContentHashes, HistoryRow, NewEvent, Transition, event_data, log_transition, log_transitions,
+};
+pub use idempotency::{
+    IdempotencyKey, IdempotencyRepository, IdempotentRequest, StoredKey, StoredResponse,
+};
 pub use ingest_epochs::{IngestEpoch, IngestEpochRepository};
+pub use liveness::{
+    ConnectionChunk, ExpiringConnection, IngestSession, LivenessRepository, RecordingProgress,
+    SweepState, WatchedConnection,
+};
 pub use lookup_queue::{
     ClaimedConnection, ClientDetails, ClientDetailsVisitor, LookupOutcome, LookupQueueRepository,
     LookupReason, LookupResult, TenantlessClient, TenantlessCounts,
 };
 pub use maintenance::{MaintenanceRepository, OrgCount};
+pub use messages::{
+    AnswerContent, CancelOutcome, MAX_ANSWER_BYTES, MessageAnswer, MessageFilter, MessagePage,
+    MessageRepository, NewMessage, SendOutcome, TrackedMessage,
+};
 pub use page::{
     ClientPage, ConnectionFilter, ConnectionPage, MAX_FILTERED_COUNT, PageRequest, PageStart,
 };
@@ -67,7 +87,7 @@ pub use partitions::{PartitionLease, QueuePosition, QueueTopic, ReceivedAt};
 pub use presence::{
     PresenceRepository, RowVersion, StoredConnection, StoredDisconnect, StoredState, WriteOutcome,
 };
-pub use settings::{DeadLetterSettings, EventSettings};
+pub use settings::{DeadLetterSettings, EventSettings, MessageSettings};
 
 /// Maximum number of rows that one maintenance statement or operator command changes. A larger
 /// number of rows is processed by several calls, so no statement exceeds the statement timeout of the
@@ -94,6 +114,12 @@ pub struct Repositories {
     pub maintenance: Arc<dyn MaintenanceRepository>,
     /// Events of organizations.
     pub events: Arc<dyn EventRepository>,
+    /// Liveness sweep.
+    pub liveness: Arc<dyn LivenessRepository>,
+    /// Tracked messages.
+    pub messages: Arc<dyn MessageRepository>,
+    /// Idempotency keys.
+    pub idempotency: Arc<dyn IdempotencyRepository>,
 }
 
 impl Repositories {
@@ -108,7 +134,10 @@ impl Repositories {
             + LookupQueueRepository
             + DeadLetterRepository
             + MaintenanceRepository
-            + EventRepository,
+            + EventRepository
+            + LivenessRepository
+            + MessageRepository
+            + IdempotencyRepository,
     {
         let backend = Arc::new(backend);
         Self {
@@ -119,7 +148,10 @@ impl Repositories {
             lookup_queue: backend.clone(),
             dead_letters: backend.clone(),
             maintenance: backend.clone(),
-            events: backend,
+            events: backend.clone(),
+            liveness: backend.clone(),
+            messages: backend.clone(),
+            idempotency: backend,
         }
     }
 }

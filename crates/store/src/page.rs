@@ -1,6 +1,6 @@
 //! Types of paged lists: filter, requested page and returned page.
 
-use domain::{ClientId, Connection, Tenant};
+use domain::{ClientId, Connection, Tenant, Timestamp};
 
 /// Conditions on a connection. A connection matches the filter if it meets all conditions. An empty
 /// filter matches every connection.
@@ -16,6 +16,10 @@ pub struct ConnectionFilter {
     pub facts: Vec<(String, String)>,
     /// Required prefixes. Each prefix applies to the client id or the FQDN.
     pub prefixes: Vec<String>,
+    /// The client was last seen after this time. The stored time can be some minutes too early.
+    pub seen_after: Option<Timestamp>,
+    /// The client was last seen before this time.
+    pub seen_before: Option<Timestamp>,
 }
 
 impl ConnectionFilter {
@@ -48,6 +52,17 @@ impl ConnectionFilter {
     /// Requires a client id or an FQDN with this prefix. Ignores the letter case of the FQDN.
     pub fn require_prefix(&mut self, prefix: &str) {
         self.prefixes.push(prefix.to_owned());
+    }
+
+    /// Requires that the client was last seen after this time. If called repeatedly, the latest time counts.
+    pub fn require_seen_after(&mut self, time: Timestamp) {
+        self.seen_after = self.seen_after.max(Some(time));
+    }
+
+    /// Requires that the client was last seen before this time. If called repeatedly, the earliest time
+    /// counts.
+    pub fn require_seen_before(&mut self, time: Timestamp) {
+        self.seen_before = Some(self.seen_before.map_or(time, |earlier| earlier.min(time)));
     }
 
     /// Returns whether the filter has no conditions.

@@ -27,13 +27,22 @@ impl Certs {
     pub async fn connector_builder() -> (Self, ConnectorBuilder) {
         let builder = ConnectorBuilder::new();
         let certs = Self::init(builder.temp_dir()).await;
-        let path_string = |file_name: &str| certs.file_path(file_name).display().to_string();
-        let builder = builder
-            .set("broker.tls.listen", "127.0.0.1:0")
-            .set("broker.tls.certificate", path_string("server.pem"))
-            .set("broker.tls.key", path_string("server.key"))
-            .set("broker.tls.client_ca", path_string("ca.pem"));
+        let settings = certs.broker_settings();
+        let builder = settings
+            .iter()
+            .fold(builder, |builder, (key, value)| builder.set(key, value));
         (certs, builder)
+    }
+
+    /// Returns the settings of an MQTT listener of the embedded broker that uses the certificates.
+    pub fn broker_settings(&self) -> [(&'static str, String); 4] {
+        let path_string = |file_name: &str| self.file_path(file_name).display().to_string();
+        [
+            ("broker.tls.listen", "127.0.0.1:0".to_owned()),
+            ("broker.tls.certificate", path_string("server.pem")),
+            ("broker.tls.key", path_string("server.key")),
+            ("broker.tls.client_ca", path_string("ca.pem")),
+        ]
     }
 
     /// Issues a client certificate. Writes the files `<client_id>.pem` and `<client_id>.key`.

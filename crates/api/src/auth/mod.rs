@@ -40,12 +40,17 @@ const KEY_HEADERS: [&str; 4] = [CLIENT_ID_HEADER, PSK_HEADER, ORG_ID_HEADER, ACC
 pub(super) struct OrgCaller {
     /// The caller's name in the audit log: the name of the key, or the type of the identity.
     pub audit_name: String,
+    /// Distinguishes the callers of the organization: the name of the key, or the type of the identity and
+    /// the id of its user, system or service account.
+    pub unique_name: String,
     pub org_id: OrgId,
 }
 
 /// An authenticated v1 caller, and the account that the caller acts for.
 #[derive(Debug, Clone)]
 pub(super) struct AccountCaller {
+    /// The caller's name: the name of the key, or the type of the identity.
+    pub audit_name: String,
     pub account: String,
 }
 
@@ -127,8 +132,12 @@ impl FromRequestParts<SharedState> for OrgCaller {
 impl OrgCaller {
     fn authenticate(request: &RequestParts, state: &ApiState) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        if let Some((identity_type, tenant)) = trusted_tenant(headers, state)? {
-            let org_id = tenant.org_id;
+        if let Some(identity) = trusted_tenant(headers, state)? {
+            let TenantIdentity {
+                identity_type,
+                unique_name,
+                tenant: Tenant { org_id, .. },
+            } = identity;
             check_rate_limits(
                 request,
                 state,
@@ -137,6 +146,7 @@ impl OrgCaller {
             )?;
             return Ok(Self {
                 audit_name: identity_type,
+                unique_name,
                 org_id,
             });
         }
@@ -151,6 +161,7 @@ impl OrgCaller {
         )?;
         Ok(Self {
             audit_name: key_name.to_owned(),
+            unique_name: format!("key:{key_name}"),
             org_id,
         })
     }
@@ -170,14 +181,22 @@ impl FromRequestParts<SharedState> for AccountCaller {
 impl AccountCaller {
     fn authenticate(request: &RequestParts, state: &ApiState) -> Result<Self, AuthError> {
         let headers = &request.headers;
-        if let Some((identity_type, Tenant { account, org_id })) = trusted_tenant(headers, state)? {
+        if let Some(identity) = trusted_tenant(headers, state)? {
+            let TenantIdentity {
+                identity_type,
+                tenant: Tenant { account, org_id },
+                ..
+            } = identity;
             check_rate_limits(
                 request,
                 state,
                 (&identity_type, Credential::Identity),
                 RateLimitSubject::Organization(org_id.as_str()),
             )?;
-            return Ok(Self { account });
+            return Ok(Self {
+                audit_name: identity_type,
+                account,
+            });
         }
         let key_name = authenticate_key(headers, state, Scope::Tenant)?;
         let account = header_text(headers, ACCOUNT_HEADER).filter(|account| !account.is_empty());
@@ -188,8 +207,10 @@ impl AccountCaller {
             (key_name, Credential::Key),
             RateLimitSubject::Account(account),
         )?;
-        let account = account.to_owned();
-        Ok(Self { account })
+        Ok(Self {
+            audit_name: key_name.to_owned(),
+            account: account.to_owned(),
+        })
     }
 }
 
@@ -254,12 +275,20 @@ fn trusted_identity(headers: &HeaderMap, state: &ApiState) -> Result<Option<Iden
     }
 }
 
-/// Returns the type and the tenant of the identity in the header `x-rh-identity`. Returns `None` if
-/// there is no trusted identity. Fails if the identity has no tenant.
+/// An identity with a tenant.
+struct TenantIdentity {
+    identity_type: String,
+    /// The type of the identity, and the id of its user, system or service account.
+    unique_name: String,
+    tenant: Tenant,
+}
+
+/// Returns the identity in the header `x-rh-identity`. Returns `None` if there is no trusted identity.
+/// Fails if the identity has no tenant.
 fn trusted_tenant(
     headers: &HeaderMap,
     state: &ApiState,
-) -> Result<Option<(String, Tenant)>, AuthError> {
+) -> Result<Option<TenantIdentity>, AuthError> {
     let Some(identity) = trusted_identity(headers, state)? else {
         return Ok(None);
     };
@@ -267,7 +296,11 @@ fn trusted_tenant(
         .tenant()
         .ok_or_else(identity::org_id_required_error)?;
     let identity_type = identity.identity_type().unwrap_or_default();
-    Ok(Some((identity_type.to_owned(), tenant.clone())))
+    Ok(Some(TenantIdentity {
+        identity_type: identity_type.to_owned(),
+        unique_name: format!("{identity_type}:{}", identity.subject().unwrap_or_default()),
+        tenant: tenant.clone(),
+    }))
 }
 
 /// Checks the pre-shared key and its scope. Returns the name of the key.

@@ -45,8 +45,9 @@ pub(super) struct Transition {
     at: String,
     /// `online` or `offline`.
     status: String,
-    /// Cause of an online transition: `connected`, `tenant-found` or `heartbeat`. Reason of an offline
-    /// transition: `client`, `will`, `disconnected`, `expired`, `broker-restart`, `tenant-lost` or
+    /// Cause of an online transition: `connected`, `tenant-found`, `heartbeat`, or `takeover` (another
+    /// connection with the same client id replaced the connection, which causes no event). Reason of an
+    /// offline transition: `client`, `will`, `disconnected`, `expired`, `broker-restart`, `tenant-lost` or
     /// `moved`.
     reason: String,
 }

@@ -6,6 +6,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::invalid_request_error;
 use crate::error::ApiError;
+use domain::Timestamp;
 use store::ConnectionFilter;
 
 /// Names of the facts that have their own query parameter. To filter by another fact, a caller uses
@@ -50,6 +51,14 @@ pub(super) struct FilterParams {
     ip_addresses: Option<String>,
     mac_addresses: Option<String>,
     fqdn: Option<String>,
+    /// Lists clients whose latest message was received after this time (RFC 3339). The stored time is at
+    /// most `presence.last_seen_interval` (5 minutes) too early.
+    #[param(format = DateTime)]
+    seen_after: Option<String>,
+    /// Lists clients whose latest message was received before this time (RFC 3339). The result can contain
+    /// clients that have sent a message in the 5 minutes after this time.
+    #[param(format = DateTime)]
+    seen_before: Option<String>,
 }
 
 /// Key and value, separated by the first colon.
@@ -85,6 +94,8 @@ pub(super) fn parse_filters(params: &[(String, String)]) -> Result<ConnectionFil
                 filter.require_fact(key, value);
             }
             "search" => filter.require_prefix(&value),
+            "seen_after" => filter.require_seen_after(parse_time(name, &value)?),
+            "seen_before" => filter.require_seen_before(parse_time(name, &value)?),
             fact if FACT_PARAMS.contains(&fact) => filter.require_fact(fact, &value),
             _ => {}
         }
@@ -93,7 +104,23 @@ pub(super) fn parse_filters(params: &[(String, String)]) -> Result<ConnectionFil
 }
 
 fn is_filter_param(name: &str) -> bool {
-    matches!(name, "dispatcher" | "tag" | "fact" | "search") || FACT_PARAMS.contains(&name)
+    matches!(
+        name,
+        "dispatcher" | "tag" | "fact" | "search" | "seen_after" | "seen_before"
+    ) || FACT_PARAMS.contains(&name)
+}
+
+/// Parses a time in the format of RFC 3339. Accepts a space in place of `+`, because a `+` in a query string
+/// that is not percent-encoded is a space.
+fn parse_time(param_name: &str, text: &str) -> Result<Timestamp, ApiError> {
+    let time = text.replace(' ', "+").parse::<Timestamp>();
+    // PostgreSQL stores no earlier time, and no client was seen before.
+    let time = time.ok().map(|time| time.max(Timestamp::UNIX_EPOCH));
+    time.ok_or_else(|| {
+        invalid_request_error(format!(
+            "{param_name} must be a time in the format of RFC 3339, such as 2026-01-02T15:04:05Z"
+        ))
+    })
 }
 
 /// Splits `key:value` at the first colon. `param_name` is the name of the query parameter, for the
@@ -135,5 +162,37 @@ mod tests {
         assert!(parse(&[("tag", "a:b"); 16]).is_ok());
         assert!(parse(&[("tag", "a:b"); 17]).is_err());
         assert!(parse(&[("tag", "no colon")]).is_err());
+    }
+
+    #[test]
+    fn times_have_the_format_of_rfc_3339() {
+        let time = |second| Timestamp::from_second(second).unwrap();
+        let params = [
+            ("seen_after", "1970-01-01T00:00:05Z"),
+            ("seen_after", "1970-01-01T00:00:04.5Z"),
+            ("seen_before", "1970-01-01T01:00:07 01:00"),
+            ("seen_before", "1970-01-01T00:00:08Z"),
+        ];
+        let filter = parse(&params).unwrap();
+        assert_eq!(filter.seen_after, Some(time(5)));
+        assert_eq!(filter.seen_before, Some(time(7)));
+        assert!(!filter.is_empty());
+        let before_the_epoch = parse(&[("seen_after", "-009999-01-02T01:59:59Z")]).unwrap();
+        assert_eq!(before_the_epoch.seen_after, Some(time(0)));
+        for invalid in [
+            "yesterday",
+            "2026-01-02",
+            "1767366245",
+            "2026-01-02T15:04:05",
+        ] {
+            for name in ["seen_after", "seen_before"] {
+                let error = parse(&[(name, invalid)]).unwrap_err();
+                let error = serde_json::to_value(&error).unwrap();
+                assert!(
+                    error["detail"].as_str().unwrap().starts_with(name),
+                    "{error}"
+                );
+            }
+        }
     }
 }

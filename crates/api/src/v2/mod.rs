@@ -12,6 +12,7 @@ mod history;
 mod list_connections;
 mod list_filters;
 mod message;
+mod messages;
 mod ping;
 mod reconnect;
 mod search_clients;
@@ -50,6 +51,8 @@ pub(super) fn endpoints() -> Vec<Endpoint> {
             routes!(batch_status::status),
             routes!(status::status),
             routes!(message::send),
+            routes!(messages::list::list),
+            routes!(messages::find::find, messages::cancel::cancel),
             routes!(ping::ping),
             routes!(check::check_connection),
             routes!(reconnect::reconnect),

@@ -150,6 +150,7 @@ fn message_is_prepared_without_the_lock_and_submitted_unless_superseded() {
         generation: register().generation,
         id: id.clone(),
         uses_mqtt_v5: true,
+        is_new_takeover: AtomicBool::new(false),
         offline_will: None,
     };
     let message = || session.inbound_message("p/a/control/out", Bytes::from_static(b"{}"), None);

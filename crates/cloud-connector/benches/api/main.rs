@@ -3,9 +3,10 @@
 //! baseline on the same services. Each value is the median of all runs.
 //!
 //! Start this benchmark with `make bench-api`. It prints a table, writes target/bench/api.json, and
-//! exits with 1 if a performance goal is missed. Arguments select parts: status, message, pages.
+//! exits with 1 if a performance goal is missed. Arguments select parts: status, message, pages, isolation.
 
 mod baseline;
+mod isolation;
 mod load;
 mod pages;
 mod rows;
@@ -22,7 +23,7 @@ use support::{Services, process, repository_root};
 
 const RESULT_FILE: &str = "target/bench/api.json";
 /// Names of the parts of the benchmark. Arguments select parts by name.
-const PART_NAMES: [&str; 3] = ["status", "message", "pages"];
+const PART_NAMES: [&str; 4] = ["status", "message", "pages", "isolation"];
 /// First argument of the child process that runs the baseline server. The second argument is the
 /// name of the database.
 const SERVE_BASELINE_ARG: &str = "serve-baseline";
@@ -66,6 +67,7 @@ fn run_parts() -> Result<bool> {
             match part.as_str() {
                 "status" => throughput::measure_status_endpoint(&services).await,
                 "message" => throughput::measure_message_endpoint(&services).await,
+                "isolation" => isolation::measure_hidden_clients(&services).await,
                 _ => pages::measure_lists(&services).await,
             }
         })?;

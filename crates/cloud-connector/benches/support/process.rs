@@ -126,13 +126,8 @@ impl ConnectorProcess {
         self.read_memory_field_mib("VmRSS:")
     }
 
-    /// Reads a memory field of `/proc/<pid>/status`. Returns the value in MiB.
     fn read_memory_field_mib(&self, field: &str) -> Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        let kib = line.and_then(|line| line.split_whitespace().next());
-        let kib = kib.with_context(|| format!("/proc has no {field}"))?;
-        Ok(kib.parse::<f64>()? / 1024.0)
+        memory_mib(self.pid()?, field)
     }
 
     /// Returns the CPU time of the process since its start, in seconds.
@@ -170,6 +165,15 @@ impl ConnectorProcess {
         tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await??;
         Ok(())
     }
+}
+
+/// Reads a memory field of `/proc/<pid>/status`. Returns the value in MiB.
+pub fn memory_mib(pid: u32, field: &str) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    let kib = kib.with_context(|| format!("/proc has no {field}"))?;
+    Ok(kib.parse::<f64>()? / 1024.0)
 }
 
 /// Calls `poll` until it returns `Some`, and returns the value. After [`POLL_TIMEOUT`], fails with

@@ -314,6 +314,7 @@ async fn replay_through_kafka(
         retained: false,
         is_operator_replay: true,
         is_last_will: false,
+        is_takeover: false,
         received_at: dead_letter.last_received,
         ingest_stamp: None,
         truncated_from: None,

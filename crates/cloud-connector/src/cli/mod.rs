@@ -20,6 +20,7 @@ mod table;
 mod tenantless;
 mod terminal;
 mod update;
+mod update_presence;
 mod version;
 mod why;
 
@@ -58,6 +59,8 @@ enum Command {
     UpdateInventory(update::UpdateArgs),
     /// Retry the tenant lookup for clients without a tenant (one run, for cron)
     UpdateTenantless(update::UpdateArgs),
+    /// Ping silent clients, and end the connections of those that do not answer (one run, for cron)
+    UpdatePresence(update_presence::UpdatePresenceArgs),
     /// List, retry or delete clients without a tenant
     #[command(subcommand)]
     Tenantless(tenantless::TenantlessCommand),
@@ -165,6 +168,7 @@ pub fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::UpdateInventory(args) => update::run(LookupJob::InventoryRefresh, &args),
         Command::UpdateTenantless(args) => update::run(LookupJob::Tenantless, &args),
+        Command::UpdatePresence(args) => update_presence::run(&args),
         Command::Tenantless(command) => tenantless::run(&command),
         Command::Report(command) => report::run(&command),
         Command::DeadLetters(command) => dead_letters::run(&command),

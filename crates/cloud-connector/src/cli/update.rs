@@ -83,7 +83,7 @@ pub(super) fn run(lookup_job: LookupJob, args: &UpdateArgs) -> Result<ExitCode> 
 
 /// Waits for SIGINT or SIGTERM. The run then releases its claims, so the next run can look up the
 /// same clients immediately.
-async fn wait_for_signal() {
+pub(super) async fn wait_for_signal() {
     let signals = (
         signal(SignalKind::interrupt()),
         signal(SignalKind::terminate()),

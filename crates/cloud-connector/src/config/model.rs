@@ -20,7 +20,7 @@ use mqtt::MqttSettings;
 use pipeline::record::RecordSettings;
 use service::settings::{HumanDuration, InvalidValue, require_nonzero_duration};
 use service::{ClientBudgetSettings, LogSettings};
-use store::{DeadLetterSettings, EventSettings};
+use store::{DeadLetterSettings, EventSettings, MessageSettings};
 use store_postgres::PostgresSettings;
 use tenant::TenantSettings;
 
@@ -41,6 +41,7 @@ pub struct Config {
     pub record: RecordSettings,
     pub dead_letters: DeadLetterSettings,
     pub events: EventSettings,
+    pub messages: MessageSettings,
     pub inventory: InventorySettings,
     pub sources: SourcesSettings,
     pub updaters: JobSettings,

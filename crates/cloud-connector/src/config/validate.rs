@@ -22,7 +22,10 @@ pub(super) fn validate(config: &Config) -> Result<(), InvalidValue> {
     config.postgres.validate()?;
     config.tenant.validate()?;
     config.updaters.validate()?;
+    config.presence.validate()?;
     config.events.validate()?;
+    config.messages.validate()?;
+    validate_message_lease(config)?;
     config.shutdown.validate()
 }
 
@@ -39,6 +42,18 @@ fn validate_packet_size(config: &Config) -> Result<(), InvalidValue> {
                 config.broker.max_packet_size
             ),
             format!("set it to at least {min_size} bytes, or lower http.max_body_bytes"),
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that a process can report the result of a message before its lease expires.
+fn validate_message_lease(config: &Config) -> Result<(), InvalidValue> {
+    if config.messages.lease.get() <= config.mqtt.publish_timeout.get() {
+        return Err(InvalidValue::new(
+            "messages.lease",
+            "it is not longer than mqtt.publish_timeout, so messages could fail while they are sent",
+            "set it to a few seconds more than mqtt.publish_timeout",
         ));
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::build_context::BuildContext;
 use super::mqtt_ingest::process_name;
 use super::tenant_lookup_job;
 use integrations::events::KafkaEventSink;
-use jobs::{EventForwarder, EventRetention, PeriodicJobs};
+use jobs::{EventForwarder, EventRetention, MessageJobs, PeriodicJobs};
 use kafka::Producer;
 use service::TaskGroup;
 use service::metrics::prometheus_handle;
@@ -37,6 +37,12 @@ pub(super) fn periodic_jobs(context: &BuildContext<'_>) -> Result<PeriodicJobs> 
         max_dead_letters: config.dead_letters.max_total.into(),
         history_retention: config.presence.history_retention.get(),
         max_history_per_client: config.presence.history_per_client,
+        messages: Some(MessageJobs {
+            messages: context.repositories.messages.clone(),
+            idempotency: context.repositories.idempotency.clone(),
+            retention: config.messages.retention.get(),
+            max_per_organization: config.messages.max_per_organization,
+        }),
         lookup_job_runner: tenant_lookup_job(
             config,
             context.repositories.lookup_queue.clone(),

@@ -1,6 +1,8 @@
 //! Builds the components of a process, each from the settings and from components that were built
 //! before it. Building does not run a component; the module `tasks` does.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 
 use super::background::{event_forwarder, periodic_jobs};
@@ -9,6 +11,7 @@ use super::dead_letter_replay::DeadLetterReplay;
 use super::embedded_broker::EmbeddedBroker;
 use super::http::HttpServers;
 use super::kafka_readers::{TopicReader, topic_readers};
+use super::liveness_sweep::{LivenessSweepParts, has_liveness_sweep, liveness_sweep};
 use super::mqtt_ingest::MqttIngest;
 use super::publishing::{HandshakeErrors, Publishing};
 use super::recording::Recording;
@@ -18,6 +21,7 @@ use api::Keys;
 use broker::Broker;
 use jobs::{EventForwarder, PeriodicJobs};
 use service::Health;
+use store::LivenessRepository;
 
 /// The components of a process. A component is `None`, or a list is empty, if the roles and the
 /// deployment mode do not need it.
@@ -31,6 +35,9 @@ pub(super) struct Components {
     pub handshake_errors: Option<HandshakeErrors>,
     pub periodic_jobs: Option<PeriodicJobs>,
     pub event_forwarder: Option<EventForwarder>,
+    pub liveness_sweep: Option<LivenessSweepParts>,
+    /// Stores how far the topic readers have processed their topics, for the liveness sweep.
+    pub recording_progress: Option<Arc<dyn LivenessRepository>>,
     pub http: HttpServers,
 }
 
@@ -74,6 +81,13 @@ impl Components {
         let periodic_jobs = build_if(has_jobs, || periodic_jobs(context))?;
         let forwards_events = has_jobs && context.config.forwards_events();
         let event_forwarder = build_if(forwards_events, || event_forwarder(context))?;
+        let has_sweep = has_liveness_sweep(context.config);
+        let liveness_sweep = build_if(has_jobs && has_sweep, || {
+            let clock = context.clock.clone();
+            liveness_sweep(context.config, context.repositories, clock, "")
+        })?;
+        let recording_progress =
+            (has_sweep && !topic_readers.is_empty()).then(|| context.repositories.liveness.clone());
         let publishing_ref = publishing.as_ref();
         let http = HttpServers::new(
             context,
@@ -93,6 +107,8 @@ impl Components {
             handshake_errors,
             periodic_jobs,
             event_forwarder,
+            liveness_sweep,
+            recording_progress,
             http,
         })
     }

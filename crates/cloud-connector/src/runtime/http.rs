@@ -16,7 +16,7 @@ use api::{
     ApiDeps, ApiState, EventDeps, Keys, ListBrokerRejections, LookupRetries, ProbeState, Router,
 };
 use broker::Broker;
-use delivery::Delivery;
+use delivery::{Delivery, TrackedDelivery};
 use network::tls_server::ServerTls;
 use service::Health;
 use service::metrics::prometheus_handle;
@@ -107,6 +107,15 @@ fn api_state(
             retry_interval: context.config.updaters.tenant_retry_interval.get(),
         },
         clock: context.clock.clone(),
+        tracked_delivery: TrackedDelivery::new(
+            delivery.clone(),
+            context.repositories.messages.clone(),
+            context.config.messages.lease.get(),
+            context.stages.http.clone(),
+        ),
+        messages: context.repositories.messages.clone(),
+        idempotency: context.repositories.idempotency.clone(),
+        request_timeout: context.config.http.request_timeout.get(),
         delivery,
         ack_timeout: context.config.mqtt.publish_timeout.get(),
         keys,

@@ -5,7 +5,7 @@ use futures::FutureExt as _;
 use uuid::Uuid;
 
 use super::build_context::BuildContext;
-use kafka::{Consumer, ConsumerHealthCheck, GroupProgress};
+use kafka::{Consumer, ConsumerHealthCheck, ConsumerProgress, GroupProgress};
 use pipeline::ingest::kafka_reader::{IngressBarrier, KafkaReader};
 use pipeline::record::{QueueTopic, Recorder};
 use service::Health;
@@ -18,6 +18,8 @@ pub(super) struct TopicReader {
     /// Name of the reader in the response of `/readiness`.
     component: &'static str,
     health_check: ConsumerHealthCheck,
+    /// How far the reader has processed its topic.
+    pub progress: (QueueTopic, ConsumerProgress),
 }
 
 impl TopicReader {
@@ -51,6 +53,7 @@ pub(super) fn topic_readers(
             QueueTopic::Slow => ("kafka_reader_slow", "kafka_slow"),
         };
         let health_check = consumer.health_check();
+        let progress = (queue, consumer.progress());
         let mut reader = KafkaReader::new(
             queue,
             consumer,
@@ -67,6 +70,7 @@ pub(super) fn topic_readers(
             task_name,
             component,
             health_check,
+            progress,
         })
     };
     Ok(vec![

@@ -18,6 +18,7 @@ pub fn describe_all() {
     kafka::metrics::describe();
     record::metrics::describe();
     service::metrics::describe();
+    store::metrics::describe();
     tenant::metrics::describe();
     tls_server::metrics::describe();
 }

@@ -27,6 +27,7 @@ mod file_check;
 mod http;
 mod kafka_readers;
 mod live_status;
+mod liveness_sweep;
 mod local_address;
 pub mod metrics;
 mod mqtt_ingest;
@@ -55,6 +56,7 @@ pub use components::{
 };
 pub use data_dir::{DataDir, DataDirError, LOCAL_CALLER, database_path, local_key_path};
 pub use database::{migrate, open_store_for_cli};
+pub use liveness_sweep::{LivenessSweepParts, connect_sweep, has_liveness_sweep, liveness_sweep};
 pub use local_address::LocalAddress;
 pub use roles::{Role, Roles};
 pub use run::{RunOutcome, run_until};

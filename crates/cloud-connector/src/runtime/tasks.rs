@@ -8,12 +8,14 @@ use super::composition::Components;
 use super::embedded_broker::EmbeddedBroker;
 use super::event_sequencer::run_event_sequencer;
 use super::file_check::FileCheck;
+use super::liveness_sweep::LivenessSweepParts;
 use super::recording::Recording;
 use super::search_index::run_search_index_flushes;
 use super::shutdown_order::Stages;
 use broker::Listeners;
 use integrations::sources::process_registrations;
 use network::tls_server::reload_on_change;
+use pipeline::ingest::recording_progress::store_recording_progress;
 
 /// Spawns the tasks of all components.
 pub(super) fn spawn_all(components: Components, stages: &Stages) {
@@ -33,6 +35,12 @@ pub(super) fn spawn_all(components: Components, stages: &Stages) {
     }
     if let Some(mqtt_ingest) = components.mqtt_ingest {
         ingest.spawn_essential("mqtt_ingest", mqtt_ingest.ingest.run(ingest.clone()));
+    }
+    if let Some(liveness) = components.recording_progress {
+        let readers = components.topic_readers.iter();
+        let consumers = readers.map(|reader| reader.progress.clone()).collect();
+        let storing = store_recording_progress(consumers, liveness, ingest.clone());
+        ingest.spawn_essential("recording_progress", storing);
     }
     for topic_reader in components.topic_readers {
         let reader = topic_reader.reader.run(ingest.clone());
@@ -58,6 +66,11 @@ pub(super) fn spawn_all(components: Components, stages: &Stages) {
     }
     if let Some(forwarder) = components.event_forwarder {
         background.spawn_essential("event_forwarder", forwarder.run(background.clone()));
+    }
+    if let Some(LivenessSweepParts { sweep, connection }) = components.liveness_sweep {
+        let staying_connected = connection.stay_connected(publisher.clone());
+        publisher.spawn_essential("mqtt_liveness", staying_connected);
+        background.spawn_essential("liveness_sweep", sweep.run(background.clone()));
     }
     if let Some(tls) = components.http.tls {
         let interval = components.http.tls_reload_interval;

@@ -13,9 +13,10 @@ use tokio::time::sleep;
 
 use crate::connection::{Connection, LogEntry};
 use crate::dialect::{self, Effect, Message};
+use crate::event_model::PresenceStep;
 use crate::gate::FleetSendLimit;
 use crate::model::{ExpectedState, Online};
-use crate::plan::{Action, ClockKind, Profile, Step};
+use crate::plan::{Action, ClockKind, DeploymentMode, Profile, Step};
 use crate::random::Random;
 
 /// The expected state and the log of a client. The check at the end of a round reads the history.
@@ -28,6 +29,7 @@ pub struct History {
 /// State that all simulated clients share.
 pub struct FleetContext {
     pub broker_address: String,
+    pub mode: DeploymentMode,
     /// Number of messages that the broker has acknowledged.
     pub acknowledged_messages: AtomicU64,
 }
@@ -151,6 +153,7 @@ impl SimulatedClient {
         let entry = LogEntry::new(self.connection_attempts, "dropped the connection");
         history.log.push(entry);
         history.expected.set_offline();
+        history.expected.add_connection_end();
         self.connection = None;
     }
 
@@ -211,6 +214,10 @@ impl SimulatedClient {
                 }
             }
             unacknowledged = remaining;
+            if unacknowledged.is_empty() {
+                let mut history = self.history.lock();
+                history.expected.steps.push(PresenceStep::AllCommitted);
+            }
         }
         self.history.lock().expected.is_uncertain = was_uncertain;
     }
@@ -231,6 +238,13 @@ impl SimulatedClient {
         let mut history = self.history.lock();
         let entry = LogEntry::with_message(connection_number, event, message);
         history.log.push(entry);
+        // In distributed mode, a heartbeat of a later connection can be processed first. The client
+        // then stays connected.
+        let certain_offline =
+            self.context.mode == DeploymentMode::Embedded || self.profile.uses_handshake;
+        history
+            .expected
+            .add_message_step(&message.effect, is_acknowledged, certain_offline);
         if !is_acknowledged {
             return;
         }
@@ -248,20 +262,26 @@ impl SimulatedClient {
                 let dead_letter = (message.topic.clone(), sha256);
                 history.expected.dead_letters.insert(dead_letter);
             }
-            Effect::None => {}
+            Effect::OutdatedOnline { .. } | Effect::Heartbeat | Effect::None => {}
         }
     }
 
     async fn connect(&mut self) -> Connection {
         let history = self.history.clone();
-        Connection::open(
+        history.lock().expected.add_connection_end();
+        let connection = Connection::open(
             &self.context.broker_address,
             &self.profile,
             &mut self.connection_attempts,
             &mut self.random,
             &mut |entry| history.lock().log.push(entry),
         )
-        .await
+        .await;
+        if !self.profile.uses_handshake {
+            let mut history = history.lock();
+            history.expected.steps.push(PresenceStep::Heartbeat);
+        }
+        connection
     }
 
     /// Stays connected until the round is over, and reconnects if the connection closes.
@@ -326,10 +346,8 @@ impl SimulatedClient {
     /// Creates a new online message with the content of the latest online message.
     fn online_with_latest_content(&mut self) -> Message {
         let latest = self.latest_online();
-        let revision = latest.facts["revision"].as_u64();
-        let revision = revision.expect("every online message has a revision");
         let message_id = self.new_message_id();
-        self.online_message(revision, Some(message_id))
+        self.online_message(latest.revision(), Some(message_id))
     }
 
     fn online_message(&mut self, revision: u64, message_id: Option<String>) -> Message {

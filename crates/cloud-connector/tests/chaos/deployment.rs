@@ -218,6 +218,8 @@ async fn create_distributed(folder: &Path, tenants_file: String) -> ChaosDeploym
     let cluster = Cluster::with_services(mosquitto, Some(postgres), Some(kafka)).await;
     let cluster = cluster
         .set("tenant.static_file", tenants_file)
+        // The clients of this test do not answer pings.
+        .set("presence.silent_after", "0s")
         .set("dead_letters.max_total", MAX_DEAD_LETTERS);
     let cluster = Arc::new(cluster);
     let mut api_url = String::new();

@@ -28,8 +28,14 @@ pub enum Effect {
     Online(Online),
     Offline,
     DeadLetter,
-    /// No effect, because the message is a duplicate, is stale, clears a retained message, or is a
-    /// response that no caller waits for.
+    /// No effect, because the message is a duplicate or is stale. If the connection has closed since
+    /// the latest online message, the message can connect the client with the content of this revision.
+    OutdatedOnline {
+        revision: u64,
+    },
+    /// No effect on a connected client. The message is a response that no caller waits for.
+    Heartbeat,
+    /// No effect, because the message clears a retained message.
     None,
 }
 
@@ -185,8 +191,13 @@ pub fn invalid_message(profile: &Profile, kind: u64, variant: u64) -> Message {
 /// Creates a message with exactly the bytes of the earlier message `online`. The new message must
 /// have no effect.
 pub fn resent_message(profile: &Profile, online: &Online) -> Message {
-    let mut message = online_message(profile, online.clone());
-    message.effect = Effect::None;
+    outdated_message(profile, online.clone())
+}
+
+fn outdated_message(profile: &Profile, online: Online) -> Message {
+    let revision = online.revision();
+    let mut message = online_message(profile, online);
+    message.effect = Effect::OutdatedOnline { revision };
     message
 }
 
@@ -201,9 +212,7 @@ pub fn stale_message(
 ) -> Message {
     let age = SignedDuration::from_secs(i64::try_from(age_seconds).unwrap());
     let stale = online_content(profile, revision, Some(message_id), latest.sent - age);
-    let mut message = online_message(profile, stale);
-    message.effect = Effect::None;
-    message
+    outdated_message(profile, stale)
 }
 
 /// Creates a response of about 1 MB to a request that no caller sent. The message must have no effect.
@@ -219,6 +228,6 @@ pub fn large_response(profile: &Profile) -> Message {
         topic: data_out_topic(&profile.client_id),
         payload: PAYLOAD.clone(),
         retain: false,
-        effect: Effect::None,
+        effect: Effect::Heartbeat,
     }
 }

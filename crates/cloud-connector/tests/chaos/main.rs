@@ -4,7 +4,8 @@
 //! processes and external services, freezes PostgreSQL, drops its packets, recreates the Kafka
 //! topics, fills the disk, and shifts clocks (`faults`). After each fault, a new message must be
 //! recorded soon. At the end of each round, the database, the API and the dead letters must match
-//! the expected state of every client.
+//! the expected state of every client. The events that callers received during the round, over HTTP and
+//! from Kafka, must be those that the clients have caused (`event_check`).
 //!
 //! Without arguments, the test runs one round in both deployment modes at the same time. `make
 //! test` does this. `make chaos` runs more rounds. A seed determines all actions and faults, and
@@ -17,6 +18,12 @@ mod connection;
 mod data_disk;
 mod deployment;
 mod dialect;
+mod event_check;
+mod event_client;
+mod event_model;
+mod event_rows;
+mod event_stream;
+mod event_topic;
 mod fault_steps;
 mod faults;
 mod gate;

@@ -11,6 +11,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::dialect::Effect;
+use crate::event_model::PresenceStep;
+
 /// The content of an online message or handshake.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Online {
@@ -24,6 +27,14 @@ pub struct Online {
     pub tags: Value,
 }
 
+impl Online {
+    /// Returns the revision of the content.
+    pub fn revision(&self) -> u64 {
+        let revision = self.facts["revision"].as_u64();
+        revision.expect("every online message has a revision")
+    }
+}
+
 /// The expected state of one client.
 #[derive(Debug, Clone, Default)]
 pub struct ExpectedState {
@@ -35,6 +46,8 @@ pub struct ExpectedState {
     pub is_uncertain: bool,
     /// Topic and payload SHA-256 of each acknowledged message that must be stored as a dead letter.
     pub dead_letters: BTreeSet<(String, String)>,
+    /// What may have changed the presence of the client since the last check of its events.
+    pub steps: Vec<PresenceStep>,
 }
 
 impl ExpectedState {
@@ -51,5 +64,38 @@ impl ExpectedState {
     /// must have no row.
     pub fn expected_row_content(&self) -> Option<&Online> {
         self.latest_online.as_ref().filter(|_| self.is_connected)
+    }
+
+    /// Adds what a message can change. `certain_offline` is whether an acknowledged offline message ends
+    /// the connection in any case.
+    pub fn add_message_step(
+        &mut self,
+        effect: &Effect,
+        is_acknowledged: bool,
+        certain_offline: bool,
+    ) {
+        self.steps.push(match effect {
+            Effect::Online(online) => PresenceStep::Online {
+                revision: online.revision(),
+                is_certain: is_acknowledged,
+            },
+            Effect::OutdatedOnline { revision } => PresenceStep::Online {
+                revision: *revision,
+                is_certain: false,
+            },
+            Effect::Offline => PresenceStep::Offline {
+                is_certain: is_acknowledged && certain_offline,
+            },
+            Effect::Heartbeat => PresenceStep::Heartbeat,
+            Effect::DeadLetter | Effect::None => return,
+        });
+    }
+
+    /// Adds the end of a connection, after which the broker may publish the last will.
+    pub fn add_connection_end(&mut self) {
+        let step = PresenceStep::Offline { is_certain: false };
+        if self.steps.last() != Some(&step) {
+            self.steps.push(step);
+        }
     }
 }

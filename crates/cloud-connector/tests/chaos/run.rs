@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::check::{self, Mismatch, ObservedState, TrackedClient};
 use crate::clients::{FleetContext, SimulatedClient};
 use crate::deployment::ChaosDeployment;
+use crate::event_check::EventCheck;
 use crate::fault_steps::{delete_drained_topics, inject_and_recover};
 use crate::faults::{Fault, FaultKind};
 use crate::gate::FleetSendLimit;
@@ -65,6 +66,7 @@ pub struct Run {
     /// Descriptions of the faults of the current round, for the failure report.
     pub fault_log: Arc<Mutex<Vec<String>>>,
     clients: Vec<SimulatedClient>,
+    event_check: EventCheck,
     deployment: Arc<ChaosDeployment>,
     context: Arc<FleetContext>,
 }
@@ -83,6 +85,7 @@ impl Run {
         let deployment = ChaosDeployment::start(mode, folder, &profiles, uses_data_disk).await?;
         let context = Arc::new(FleetContext {
             broker_address: deployment.broker_address.clone(),
+            mode,
             acknowledged_messages: AtomicU64::new(0),
         });
         let clients: Vec<_> = profiles
@@ -98,6 +101,7 @@ impl Run {
             history: client.history.clone(),
         });
         Ok(Self {
+            event_check: EventCheck::start(&deployment, seed),
             mode,
             seed,
             fault_kinds: options.fault_kinds.clone(),
@@ -289,10 +293,28 @@ impl Run {
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
-        Ok(self
-            .deployment
+        self.deployment
             .wait_until_ready(CONVERGENCE_TIMEOUT)
-            .await?)
+            .await?;
+        self.check_events().await
+    }
+
+    /// Waits until callers have received exactly the events that the clients have caused.
+    async fn check_events(&mut self) -> Result<(), Failure> {
+        let clients = &self.tracked_clients;
+        let check = self
+            .event_check
+            .wait_until_correct(&self.deployment, clients);
+        let mismatches = check.await?;
+        self.totals.events = self.event_check.totals;
+        if mismatches.is_empty() {
+            return Ok(());
+        }
+        Err(Failure {
+            reason: "the events differ from the messages of the clients".to_owned(),
+            mismatches,
+            observed: None,
+        })
     }
 
     pub fn copy_service_logs(&self) {
@@ -306,12 +328,13 @@ impl Run {
             acknowledged_messages,
             dead_letters,
             connected_clients,
+            events,
             ..
         } = &self.totals;
         format!(
             "chaos {}: seed {}: {} clients ({connected_clients} connected), \
              {acknowledged_messages} messages acknowledged, {dead_letters} dead letters, \
-             {rounds} rounds, faults: {}",
+             {events}, {rounds} rounds, faults: {}",
             self.mode.as_str(),
             self.seed,
             plan::CLIENT_COUNT,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::event_check::EventTotals;
 use crate::faults::FaultKind;
 
 #[derive(Debug, Default, Clone)]
@@ -11,6 +12,7 @@ pub struct Totals {
     pub acknowledged_messages: u64,
     pub dead_letters: usize,
     pub connected_clients: usize,
+    pub events: EventTotals,
     pub faults: BTreeMap<FaultKind, FaultTotals>,
 }
 

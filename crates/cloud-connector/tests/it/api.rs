@@ -208,7 +208,7 @@ async fn next_links_return_all_connections_in_order_of_client_id() {
 }
 
 #[tokio::test]
-async fn message_to_a_client_without_subscription_returns_503() {
+async fn message_to_a_client_without_subscription_returns_404() {
     let connector = Connector::start().await;
     let client_id = unique_id("unsubscribed");
     let mut client = RawClient::connect(&connector.mqtt_address, &Connect::new(&client_id)).await;
@@ -218,9 +218,8 @@ async fn message_to_a_client_without_subscription_returns_503() {
     let (status, body) = connector
         .send_message(&client_id, json!({"directive": "x"}))
         .await;
-    assert_eq!(status, 503);
-    assert_eq!(body["title"], "Error passing message to rhc client");
-    assert!(body["id"].is_string(), "{body}");
+    assert_eq!(status, 404);
+    assert_eq!(body["title"], "No connection to the rhc client");
     assert_eq!(client.subscribe(&data_in_topic(&client_id)).await, 1);
     let (status, _) = connector
         .send_message(&client_id, json!({"directive": "x"}))

@@ -38,6 +38,7 @@ async fn version_prints_the_version_and_help_lists_the_commands() {
         "config",
         "doctor",
         "update-inventory",
+        "update-presence",
         "update-tenantless",
         "tenantless",
         "report",
@@ -59,6 +60,14 @@ async fn version_prints_the_version_and_help_lists_the_commands() {
             .any(|line| line.split_whitespace().next() == Some(command));
         assert!(is_listed, "{command}: {stdout}");
     }
+}
+
+#[tokio::test]
+async fn update_presence_has_nothing_to_do_in_embedded_mode() {
+    let (success, stdout, _) = run(&["update-presence"]).await;
+    assert!(success);
+    let expected = "nothing to do: in embedded mode, the broker itself knows its connections";
+    assert_eq!(stdout.trim(), expected);
 }
 
 #[tokio::test]

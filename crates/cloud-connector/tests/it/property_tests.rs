@@ -430,6 +430,7 @@ impl CaseRunner {
                 retained,
                 is_operator_replay: false,
                 is_last_will: false,
+                is_takeover: false,
                 received_at: timestamp_at(received.at),
                 ingest_stamp: received.stamp,
                 truncated_from: None,

@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 use std::str::FromStr as _;
 
+use domain::{ClientId, OrgId};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{Connection as _, SqliteConnection};
-use store::{DeadLetterFilter, Repositories};
+use store::{ClientStatus, DeadLetterFilter, PageRequest, Repositories};
 use store_sqlite::SqliteStore;
 
 const SQLITE_DUMP: &str = include_str!("../fixtures/0.1.0/sqlite.sql");
@@ -340,4 +341,47 @@ async fn check_that_store_reads_the_rows(store: &Repositories) {
         .await
         .unwrap();
     assert_eq!(dead_letters.len(), 4);
+    check_presence_of_existing_rows(store).await;
+}
+
+/// Checks that existing clients have no history and no events, and that a connected client is connected since
+/// its latest online message.
+async fn check_presence_of_existing_rows(store: &Repositories) {
+    let mut connected = 0;
+    for org in ["10000", "10001", "10002"] {
+        let org = OrgId::new(org).unwrap();
+        let request = PageRequest::at_offset(0, 100);
+        let page = store.connections.list_connections_for_org(&org, &request);
+        for connection in page.await.unwrap().connections {
+            assert_eq!(connection.connected_since, connection.online_received_at);
+            let record = store.clients.find_client(&connection.client_id).await;
+            let record = record.unwrap().unwrap();
+            assert_eq!(record.status, ClientStatus::Connected);
+            assert_eq!(record.connected_since, connection.online_received_at);
+            assert!(record.last_seen >= connection.online_received_at);
+            assert_eq!(record.reconnects, 0);
+            check_history_is_empty(store, &connection.client_id).await;
+            connected += 1;
+        }
+    }
+    assert_eq!(connected, 7);
+    for client_id in ["gone-handshake", "gone-status-0", "lost-2"] {
+        let client_id = ClientId::new(client_id).unwrap();
+        let record = store.clients.find_client(&client_id).await;
+        let record = record.unwrap().unwrap();
+        let ClientStatus::Disconnected { at, reason } = record.status else {
+            panic!("{client_id} is connected");
+        };
+        assert_eq!(reason, None);
+        assert_eq!(record.last_seen, at);
+        assert!(record.connected_since < at);
+        check_history_is_empty(store, &client_id).await;
+    }
+    store.events.sequence_events(1000).await.unwrap();
+    assert_eq!(store.events.newest_position().await.unwrap(), 0);
+}
+
+async fn check_history_is_empty(store: &Repositories, client_id: &ClientId) {
+    let history = store.clients.list_history(None, client_id, None, 10).await;
+    assert_eq!(history.unwrap(), []);
 }

@@ -18,6 +18,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A check that runs on another thread.
 pub(super) struct RunningCheck {
     outcome: BoxFuture<'static, Result<CheckOutcome, String>>,
+    started_at: Instant,
     /// The positions at the start of the check.
     positions: Offsets,
     committing: Offsets,
@@ -47,6 +48,7 @@ impl Consumer {
         let committing = self.progress.offsets_to_commit();
         let partitions = self.progress.assigned_partitions();
         let offsets = committing.clone();
+        let started_at = Instant::now();
         let outcome = run_blocking(move || {
             offsets::check_and_commit(
                 &client,
@@ -59,6 +61,7 @@ impl Consumer {
         });
         self.check = Some(RunningCheck {
             outcome,
+            started_at,
             positions: self.progress.processed_offsets(),
             committing,
         });
@@ -90,6 +93,10 @@ impl Consumer {
             .compare(&check.positions, &end_offsets, |partition| {
                 callbacks.fetch_position(partition)
             });
+        let processed_until = self
+            .progress
+            .processed_until(check.started_at, &end_offsets);
+        self.state.set_processed_until(processed_until);
         (self.report_lag)(comparison.lag);
         if !comparison.partitions_after_end.is_empty() {
             let partitions = comparison.partitions_after_end;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::caught_up::CaughtUp;
 use super::offsets::Offsets;
 
 /// A partition with unread messages is stalled if its position has not changed for this time.
@@ -27,6 +28,7 @@ struct PartitionProgress {
     last_progress: Instant,
     /// Whether the position was after the end of the partition at the previous check.
     was_after_end: bool,
+    caught_up: CaughtUp,
 }
 
 /// Result of [`Progress::compare`].
@@ -50,6 +52,7 @@ impl Progress {
             committed: None,
             last_progress,
             was_after_end: false,
+            caught_up: CaughtUp::default(),
         };
         self.partitions = start_offsets
             .iter()
@@ -146,6 +149,24 @@ impl Progress {
             }
         }
         comparison
+    }
+
+    /// Returns the time up to which each partition is processed. `end_offsets` was read after `checked_at`.
+    pub fn processed_until(
+        &mut self,
+        checked_at: Instant,
+        end_offsets: &Offsets,
+    ) -> BTreeMap<i32, Instant> {
+        let mut times = BTreeMap::new();
+        for (partition, progress) in &mut self.partitions {
+            if let Some(end) = end_offsets.get(partition) {
+                progress.caught_up.add_end(checked_at, *end);
+            }
+            if let Some(time) = progress.caught_up.on_processed(progress.processed) {
+                times.insert(*partition, time);
+            }
+        }
+        times
     }
 
     /// Returns the current positions.

@@ -1,5 +1,6 @@
 //! The state of a consumer that its health check reports.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use tokio::time::Instant;
 
 use super::client::Client;
-use crate::topics::{MISSING_TOPIC_HINT, check_topic};
+use crate::topics::{MISSING_TOPIC_HINT, check_topic, count_partitions};
 
 /// A member that takes part in a rebalance is healthy for this time.
 const MAX_REBALANCE_TIME: Duration = Duration::from_secs(10);
@@ -29,6 +30,8 @@ struct Inner {
     last_error: Option<String>,
     /// Why the consumer makes no progress although messages are unread.
     stall: Option<String>,
+    /// The time up to which each assigned partition is processed.
+    processed_until: BTreeMap<i32, Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,6 +54,7 @@ impl ConsumerState {
                 membership: Membership::NotJoined,
                 last_error: None,
                 stall: None,
+                processed_until: BTreeMap::new(),
             }),
         }
     }
@@ -76,6 +80,11 @@ impl ConsumerState {
             };
         }
         inner.stall = None;
+        inner.processed_until.clear();
+    }
+
+    pub fn set_processed_until(&self, times: BTreeMap<i32, Instant>) {
+        self.inner.lock().processed_until = times;
     }
 
     pub fn set_last_error(&self, error: String) {
@@ -101,6 +110,58 @@ impl ConsumerState {
             });
         }
         inner.stall.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// Maximum time of a request for the number of partitions.
+const PARTITION_COUNT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How far a consumer has processed its topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicProgress {
+    /// Number of partitions of the topic.
+    pub partition_count: i32,
+    /// For each assigned partition, the time up to which it is processed: everything that the partition
+    /// contained at this time. A partition without a known time is missing.
+    pub processed_until: BTreeMap<i32, Instant>,
+}
+
+/// Reads the progress of a consumer.
+#[derive(Clone)]
+pub struct ConsumerProgress {
+    state: Arc<ConsumerState>,
+}
+
+impl ConsumerProgress {
+    pub(super) fn new(state: Arc<ConsumerState>) -> Self {
+        Self { state }
+    }
+
+    /// Returns the progress. Returns `None` if the consumer has no progress to report, for example because
+    /// it has no partitions.
+    ///
+    /// # Errors
+    /// When Kafka does not respond, or the topic does not exist. The error contains the reason.
+    pub async fn read(&self) -> Result<Option<TopicProgress>, String> {
+        let (client, processed_until) = {
+            let inner = self.state.inner.lock();
+            (inner.client.clone(), inner.processed_until.clone())
+        };
+        let Some(client) = client.filter(|_| !processed_until.is_empty()) else {
+            return Ok(None);
+        };
+        let topic = self.state.topic.clone();
+        let count = tokio::task::spawn_blocking(move || {
+            let count = count_partitions(client.client(), &topic, PARTITION_COUNT_TIMEOUT)?;
+            i32::try_from(count).map_err(|error| error.to_string())
+        });
+        let partition_count = count
+            .await
+            .unwrap_or_else(|_| Err("the request failed to run".to_owned()))?;
+        Ok(Some(TopicProgress {
+            partition_count,
+            processed_until,
+        }))
     }
 }
 

@@ -42,14 +42,15 @@ pub(super) struct ConnectionEpoch {
 }
 
 impl ConnectionEpoch {
-    /// Acquires an epoch in the background. Call this function after the CONNACK.
-    pub fn acquire(source: Option<&EpochSource>) -> Self {
+    /// Acquires an epoch in the background. Call this function after the CONNACK. `session_present` is the
+    /// value in the CONNACK.
+    pub fn acquire(source: Option<&EpochSource>, session_present: bool) -> Self {
         metrics::set_ingest_epoch(0);
         let (sender, epoch) = watch::channel(None);
         let acquisition = source.cloned().map(|source| {
             // A panic of the task leaves the connection without an epoch, like an unavailable
             // database.
-            AbortOnDropHandle::new(tokio::spawn(acquire_epoch(source, sender)))
+            AbortOnDropHandle::new(tokio::spawn(acquire_epoch(source, session_present, sender)))
         });
         Self {
             epoch,
@@ -79,13 +80,17 @@ impl ConnectionEpoch {
 }
 
 /// Acquires an epoch. Retries until it succeeds.
-async fn acquire_epoch(source: EpochSource, sender: watch::Sender<Option<IngestEpoch>>) {
+async fn acquire_epoch(
+    source: EpochSource,
+    session_present: bool,
+    sender: watch::Sender<Option<IngestEpoch>>,
+) {
     let mut retry_interval = MIN_RETRY_INTERVAL;
     let mut has_failed = false;
     let epoch = loop {
         match source
             .repository
-            .next_ingest_epoch(&source.session_name)
+            .next_ingest_epoch(&source.session_name, session_present)
             .await
         {
             Ok(epoch) => break epoch,

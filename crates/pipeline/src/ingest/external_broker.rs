@@ -186,17 +186,21 @@ async fn run_connection(
         event = event_loop.next() => event,
         () = tasks.cancelled() => return "shutting down".to_owned(),
     };
-    let pending_subacks = match first_event {
-        MqttEvent::Connected { session_present } if session_present && *has_subscribed => 0,
-        MqttEvent::Connected { .. } => match subscribe(deps, &handle).await {
-            Ok(subscriptions) => subscriptions,
-            Err(error) => return error.to_string(),
-        },
+    let session_present = match first_event {
+        MqttEvent::Connected { session_present } => session_present,
         MqttEvent::Disconnected(reason) => return reason,
         _ => return "the broker sent a packet before CONNACK".to_owned(),
     };
+    let pending_subacks = if session_present && *has_subscribed {
+        0
+    } else {
+        match subscribe(deps, &handle).await {
+            Ok(subscriptions) => subscriptions,
+            Err(error) => return error.to_string(),
+        }
+    };
     backoff.reset();
-    let epoch = ConnectionEpoch::acquire(deps.epoch_source.as_ref());
+    let epoch = ConnectionEpoch::acquire(deps.epoch_source.as_ref(), session_present);
     let (sender, messages) = mpsc::channel(MESSAGE_CHANNEL_CAPACITY);
     let (subscribed_sender, subscribed) = oneshot::channel();
     let polling = Receiver::new(deps.clone(), sender).poll_connection(

@@ -521,6 +521,7 @@ fn to_recorder_input(
         retained: header_value(header::RETAIN) == "true",
         is_operator_replay: operator_replay_header == "true",
         is_last_will: false,
+        is_takeover: false,
         received_at,
         ingest_stamp: header_value(header::INGEST_STAMP).parse().ok(),
         truncated_from,

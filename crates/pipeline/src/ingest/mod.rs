@@ -9,6 +9,7 @@ pub mod external_broker;
 pub mod kafka_reader;
 pub mod metrics;
 pub mod queue_consumer;
+pub mod recording_progress;
 pub mod session_lease;
 
 mod forward;

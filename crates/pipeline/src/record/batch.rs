@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use futures::future::join_all;
 use tokio::time::Instant;
 
+use super::answers::merge_answers;
 use super::bisect::{self, WriteError, WriteProgress};
 use super::decoded_job::DecodedJob;
 use super::presence::{
@@ -75,6 +76,7 @@ pub(super) async fn write_jobs(
     let next_index = jobs.iter().map(DecodedJob::next_index).max();
     progress.counted_inputs = progress.counted_inputs.max(next_index.unwrap_or(0));
     rows.dead_letters = new_dead_letters(jobs, &progress.write_progress);
+    rows.answers = merge_answers(jobs.iter().flat_map(|job| &job.answers));
     rows.dead_letter_limits = deps.config.dead_letter_limits;
     rows.delivered_reports
         .clone_from(&progress.delivered_reports);
@@ -186,6 +188,7 @@ pub(super) fn to_presence_signal(
             } else {
                 ReplayKind::NotReplayed
             },
+            is_takeover: message.is_takeover,
             input_index,
         }),
         // The client may have reconnected after it sent the replayed offline message. The replay

@@ -17,8 +17,8 @@ use super::writer::WriterContext;
 use domain::{ClientId, Identity, RejectReason, Timestamp};
 use protocol::{InboundMessage, Rejection};
 use store::{
-    DeadLetter, PartitionLease, PartsObserver, PresenceBatch, RejectedPart, SplitBatch, StoreError,
-    WriteOutcome,
+    ConnectionUpsert, DeadLetter, PartitionLease, PartsObserver, PresenceBatch, RejectedPart,
+    SplitBatch, StoreError, TenantChange, WriteOutcome,
 };
 
 /// An attempt to write a batch failed. The recorder retries the batch.
@@ -175,12 +175,35 @@ fn on_committed(
     now: Timestamp,
 ) {
     report_committed_hosts(context, part, &progress.identities, now);
+    log_unchanged_presence(part);
     metrics::count_applied_messages("online", part.upserts.len());
     metrics::count_applied_messages("heartbeat", part.heartbeats.len());
     metrics::count_applied_messages("offline", part.connection_ends.len());
     for dead_letter in &part.dead_letters {
         let key = (dead_letter.client.clone(), dead_letter.fingerprint());
         progress.stored_dead_letters.insert(key);
+    }
+}
+
+/// Writes a log line for each online message of a client that was connected already. The store logs the
+/// messages that change presence.
+fn log_unchanged_presence(part: &PresenceBatch) {
+    if part.upserts.is_empty() || !tracing::enabled!(tracing::Level::DEBUG) {
+        return;
+    }
+    let changed: HashSet<&ClientId> = part.history.iter().map(|row| &row.client_id).collect();
+    let unchanged = |row: &&ConnectionUpsert| !changed.contains(&row.client_id);
+    for row in part.upserts.iter().filter(unchanged) {
+        let org_id = match &row.tenant {
+            TenantChange::Found(tenant) | TenantChange::Keep(tenant) => tenant.org_id.as_str(),
+            TenantChange::NotFound(_) | TenantChange::PendingLookup => "",
+        };
+        let updated = part
+            .events
+            .iter()
+            .any(|event| event.client_id == row.client_id);
+        let reason = if updated { "updated" } else { "unchanged" };
+        metrics::log_online_message(&row.client_id, org_id, reason);
     }
 }
 

@@ -101,6 +101,7 @@ fn to_recorder_input(topic_scheme: &TopicScheme, dead_letter: &StoredDeadLetter)
         retained: false,
         is_operator_replay: true,
         is_last_will: false,
+        is_takeover: false,
         received_at: dead_letter.last_received,
         ingest_stamp: None,
         truncated_from: (!dead_letter.is_complete()).then(|| OriginalPayload {

@@ -3,6 +3,7 @@
 
 use tokio::sync::oneshot;
 
+use super::answers::find_answer;
 use super::batch::to_presence_signal;
 use super::presence::PresenceSignal;
 use super::writer::Job;
@@ -10,7 +11,7 @@ use super::{RecorderInput, metrics};
 use domain::{ClientId, Timestamp};
 use protocol::{ClientMessage, ClientTopic, HandshakeError, InboundMessage, Rejection};
 use service::ByteReservation;
-use store::{DeadLetter, PartitionLease};
+use store::{DeadLetter, MessageAnswer, PartitionLease};
 
 /// The decoded messages of a job.
 pub(super) struct DecodedJob {
@@ -18,6 +19,8 @@ pub(super) struct DecodedJob {
     signals: Vec<JobSignal>,
     /// The messages that cannot be processed.
     pub dead_letters: Vec<DeadLetter>,
+    /// Answers to tracked messages, in the order of the inputs.
+    pub answers: Vec<MessageAnswer>,
     /// Handshake errors to publish after the commit, each with the topic of the invalid handshake.
     pub handshake_errors: Vec<(ClientTopic, HandshakeError)>,
     /// Receive times of all messages.
@@ -93,11 +96,15 @@ impl DecodedJob {
         let (inputs, reservations): (Vec<_>, Vec<_>) = job
             .inputs
             .into_iter()
-            .map(|prepared| ((prepared.input, prepared.decoded), prepared.reservation))
+            .map(|prepared| {
+                let input = (prepared.input, prepared.decoded, prepared.answer);
+                (input, prepared.reservation)
+            })
             .unzip();
         let mut decoded_job = Self {
             signals: Vec::with_capacity(input_count),
             dead_letters: Vec::new(),
+            answers: Vec::new(),
             handshake_errors: Vec::new(),
             receive_times: Vec::with_capacity(input_count),
             first_index,
@@ -109,7 +116,8 @@ impl DecodedJob {
         };
         // Each input without an online message is dropped after it was decoded, so that its payload
         // is freed.
-        for (input_index, (input, decoded)) in (first_index..).zip(inputs) {
+        for (input_index, (input, decoded, answer)) in (first_index..).zip(inputs) {
+            decoded_job.answers.extend(answer.map(|answer| *answer));
             decoded_job.add_input(input_index, input, decoded, now);
         }
         decoded_job
@@ -209,6 +217,9 @@ impl DecodedJob {
                 None
             }
             Ok(decoded_message) => {
+                if let ClientMessage::Response(response) = &decoded_message {
+                    self.answers.extend(find_answer(topic, message, response));
+                }
                 let signal =
                     to_presence_signal(input_index, input, topic, message, decoded_message);
                 if signal.is_none() {
@@ -250,6 +261,7 @@ mod tests {
             retained: false,
             is_operator_replay: false,
             is_last_will: false,
+            is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,

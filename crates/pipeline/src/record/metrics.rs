@@ -97,6 +97,11 @@ pub fn count_ignored_message(client: &ClientId, reason: &'static str) {
     tracing::debug!(client_id = %client, reason, "message ignored");
 }
 
+/// Logs an online message of a client that was connected already.
+pub fn log_online_message(client: &ClientId, org_id: &str, reason: &'static str) {
+    tracing::debug!(client_id = %client, org_id, status = "online", reason, "online message recorded");
+}
+
 /// Records the time from receiving a message to committing the message to the database. Because
 /// the clocks of two machines may differ, the time can be negative. A negative time counts as zero.
 pub fn observe_record_latency(latency: jiff::SignedDuration) {

@@ -8,6 +8,7 @@
 //! `batch` contains the steps of a batch. `presence` contains the rules that decide whether a
 //! client is connected. `inventory_reports` sends the reports of committed hosts.
 
+mod answers;
 mod batch;
 mod bisect;
 mod dead_letter_replay;

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 
 use super::RecorderInput;
+use super::answers::find_answer;
 use protocol::{ClientMessage, InboundMessage, Rejection};
 use service::{ByteBudget, ByteReservation};
+use store::MessageAnswer;
 
 /// The payload of a message up to this size is decoded by the writer. A larger response is decoded
 /// when it is received, so that its payload does not stay in memory while it waits for the database.
@@ -18,16 +20,23 @@ pub struct PreparedInput {
     pub(super) input: RecorderInput,
     /// The result of decoding the message. `None` if the writer decodes the message.
     pub(super) decoded: Option<Result<ClientMessage, Rejection>>,
+    /// The answer that a large response contains. Its payload is already freed.
+    pub(super) answer: Option<Box<MessageAnswer>>,
     pub(super) reservation: ByteReservation,
 }
 
 impl PreparedInput {
     pub(super) fn new(mut input: RecorderInput, message_budget: &ByteBudget) -> Self {
-        let decoded = decode_large_response(&mut input);
-        let size_bytes = INPUT_OVERHEAD_BYTES + input.size_bytes();
+        let mut answer = None;
+        let decoded = decode_large_response(&mut input, &mut answer);
+        let answer_bytes = answer
+            .as_ref()
+            .map_or(0, |answer| answer.content.json.capacity());
+        let size_bytes = INPUT_OVERHEAD_BYTES + input.size_bytes() + answer_bytes;
         Self {
             input,
             decoded,
+            answer,
             reservation: message_budget.reserve(size_bytes),
         }
     }
@@ -40,8 +49,12 @@ impl PreparedInput {
 }
 
 /// Decodes a large response and frees its payload. Presence needs from a response only that the
-/// client sent it. Returns `None` for all other inputs.
-fn decode_large_response(input: &mut RecorderInput) -> Option<Result<ClientMessage, Rejection>> {
+/// client sent it. If the response answers a tracked message, `answer` gets its content. Returns `None`
+/// for all other inputs.
+fn decode_large_response(
+    input: &mut RecorderInput,
+    answer: &mut Option<Box<MessageAnswer>>,
+) -> Option<Result<ClientMessage, Rejection>> {
     let RecorderInput::Message { topic, message, .. } = input else {
         return None;
     };
@@ -51,7 +64,12 @@ fn decode_large_response(input: &mut RecorderInput) -> Option<Result<ClientMessa
         return None;
     }
     match protocol::decode(topic.channel, message) {
-        Ok(ClientMessage::Response(_) | ClientMessage::Heartbeat) => {
+        Ok(ClientMessage::Response(response)) => {
+            *answer = find_answer(topic, message, &response).map(Box::new);
+            message.payload = Bytes::new();
+            Some(Ok(ClientMessage::Heartbeat))
+        }
+        Ok(ClientMessage::Heartbeat) => {
             message.payload = Bytes::new();
             Some(Ok(ClientMessage::Heartbeat))
         }
@@ -92,6 +110,7 @@ mod tests {
             retained: false,
             is_operator_replay: false,
             is_last_will: false,
+            is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,
             truncated_from: None,
@@ -114,6 +133,24 @@ mod tests {
         assert!(budget.used() < 1000, "{} bytes are reserved", budget.used());
         drop(prepared);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn large_answer_to_a_tracked_message_keeps_the_start_of_its_content() {
+        let content = "x".repeat(1_000_000);
+        let payload = format!(
+            r#"{{"type":"data","response_to":"018f3c1e-7a2b-7c3d-8e4f-0123456789ab","content":"{content}"}}"#
+        );
+        let (prepared, budget) = prepare("redhat/insights/a/data/out", payload.into_bytes());
+        assert_eq!(prepared.decoded, Some(Ok(ClientMessage::Heartbeat)));
+        let answer = prepared.answer.as_ref().unwrap();
+        assert!(answer.content.is_truncated);
+        assert_eq!(answer.content.json.len(), store::MAX_ANSWER_BYTES);
+        assert!(
+            (65_536..200_000).contains(&budget.used()),
+            "{}",
+            budget.used()
+        );
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub(super) enum PresenceSignal {
         topic_prefix: String,
         received_at: ReceivedAt,
         replay_kind: ReplayKind,
+        /// Whether the embedded broker received the message on a connection that replaced another
+        /// connection of the client.
+        is_takeover: bool,
         /// Index of the online message in the batch's inputs.
         input_index: usize,
     },
@@ -134,10 +137,12 @@ pub(super) struct PresenceChange {
 /// Number of changes between connected and disconnected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct TransitionCounts {
-    /// Number of changes in both directions.
+    /// Number of changes in both directions, and of takeovers.
     pub all: u64,
-    /// Number of changes from disconnected to connected.
+    /// Number of changes from disconnected to connected, and of takeovers.
     pub connects: u64,
+    /// Number of online messages of a connected client whose connection replaced another one.
+    pub takeovers: u64,
 }
 
 /// An offline message that was applied.
@@ -328,6 +333,7 @@ impl PresenceState {
                 topic_prefix,
                 received_at,
                 replay_kind,
+                is_takeover,
                 input_index,
             } => {
                 if replay_kind == ReplayKind::RequestedByOperator {
@@ -338,6 +344,11 @@ impl PresenceState {
                 let client_time = online.sent.filter(|sent| *sent <= received_at.time);
                 self.check_online_message(&online, client_time, received_at, replay_kind)?;
                 let sent = client_time.unwrap_or(received_at.time);
+                if is_takeover && self.is_connected() {
+                    self.transitions.all += 1;
+                    self.transitions.connects += 1;
+                    self.transitions.takeovers += 1;
+                }
                 self.last_online = Some(LastOnlineMessage {
                     message_id: online.message_id.clone(),
                     sent,

@@ -57,10 +57,16 @@ impl OnlineChange<'_> {
             presence: self.presence_columns(before, same_org, hashes),
             ..OnlineRows::default()
         };
+        // A row of an earlier version has no `connected_since`.
+        let connected_since = before
+            .and_then(|before| before.connected_since)
+            .or_else(|| connection.map(|row| row.received_at.time));
         if was_connected && same_org {
-            let previous_connected_since = before.and_then(|before| before.connected_since);
-            let fallback = connection.map(|row| row.received_at.time);
-            rows.presence.connected_since = previous_connected_since.or(fallback);
+            rows.presence.connected_since = connected_since;
+            if self.counts.takeovers > 0 {
+                let history_row = self.history_row(&rows, self.tenant, Transition::Takeover);
+                rows.history.push(history_row);
+            }
             let previous_hashes = before.and_then(|before| before.content_hashes);
             if let (Some(tenant), Some(previous)) = (self.tenant, previous_hashes)
                 && previous != hashes
@@ -79,11 +85,12 @@ impl OnlineChange<'_> {
             } else {
                 OfflineReason::TenantLost
             };
-            let since = before.and_then(|before| before.connected_since);
             let connected_for =
-                since.map_or(0, |since| self.received_at.duration_since(since).as_secs());
-            let data = event_data::offline(reason, connected_for, &self.info.dispatchers);
-            let event = self.event(lost, event_data::OFFLINE, data);
+                connected_since.map_or(0, |since| self.received_at.duration_since(since).as_secs());
+            // The new dispatchers belong to the new organization. The store adds the last ones.
+            let data = event_data::offline(reason, connected_for, &serde_json::Value::Null);
+            let mut event = self.event(lost, event_data::OFFLINE, data);
+            event.dispatchers_changed = true;
             self.add_transition(&mut rows, Some(lost), Transition::Offline(reason));
             rows.events.push(event);
         }

@@ -51,6 +51,10 @@ impl Dialect for HandshakeDialect {
         decode::is_response(payload)
     }
 
+    fn response_content_field(&self) -> &'static str {
+        "payload"
+    }
+
     fn encode_message(&self, message: &OutgoingMessage) -> EncodedMessage {
         EncodedMessage {
             channel: TO_CLIENT,

@@ -5,7 +5,10 @@ use store::{IngestEpoch, QueueTopic};
 use test_support::stores::TestStore;
 
 async fn next_epoch(store: &TestStore, session_name: &str) -> IngestEpoch {
-    let epoch = store.ingest_epochs.next_ingest_epoch(session_name).await;
+    let epoch = store
+        .ingest_epochs
+        .next_ingest_epoch(session_name, true)
+        .await;
     epoch.unwrap()
 }
 

@@ -1,10 +1,11 @@
 //! Reading and deleting events.
 
-use serde_json::json;
-use store::StoredEvent;
+use domain::OfflineReason;
+use serde_json::{Value, json};
+use store::{NewEvent, PresenceBatch, StoredEvent, event_data};
 use test_support::stores::TestStore;
 
-use crate::fixtures::{client, org, tenant, timestamp_at};
+use crate::fixtures::{client, org, record_online, tenant, timestamp_at, upsert_for_org};
 
 /// Inserts one event for each second, each for another client, and gives positions to them.
 async fn insert_events(store: &TestStore, org_id: &str, seconds: &[i64]) {
@@ -95,4 +96,43 @@ pub async fn newest_position_remains_after_all_events_are_deleted(store: &TestSt
     assert_eq!(store.events.oldest_position().await.unwrap(), None);
     insert_events(store, "a", &[3]).await;
     assert_eq!(read_positions(store, 0).await, [3]);
+}
+
+pub async fn offline_event_of_a_client_that_moves_has_its_last_dispatchers(store: &TestStore) {
+    let mut upsert = upsert_for_org("a", "1");
+    upsert.info.dispatchers = json!({"old": {"version": "1"}});
+    record_online(store, vec![upsert]).await;
+    let mut upsert = upsert_for_org("a", "2");
+    upsert.info.dispatchers = json!({"new": {}});
+    let event = |org_id, event_type, data| NewEvent {
+        client_id: client("a"),
+        tenant: tenant(org_id),
+        at: timestamp_at(2),
+        event_type,
+        data,
+        dispatchers_changed: true,
+    };
+    let offline = event_data::offline(OfflineReason::Moved, 5, &Value::Null);
+    let updated = event_data::updated(&upsert.info, &["dispatchers"]);
+    let batch = PresenceBatch {
+        events: vec![
+            event("1", event_data::OFFLINE, offline),
+            event("2", event_data::UPDATED, updated),
+        ],
+        upserts: vec![upsert],
+        ..PresenceBatch::default()
+    };
+    let write = store.presence.record_batch(&batch, &[], timestamp_at(2));
+    write.await.unwrap();
+    store.events.sequence_events(10).await.unwrap();
+    let events = store.events.read_events(None, 0, 10).await.unwrap();
+    let [offline, updated] = &events[..] else {
+        panic!("{events:?}");
+    };
+    let last_dispatchers = json!({"old": {"version": "1"}});
+    let expected = json!({"reason": "moved", "connected_for": 5, "dispatchers": last_dispatchers});
+    assert_eq!(offline.data, expected);
+    assert_eq!(offline.previous_dispatchers, None);
+    assert_eq!(updated.data["dispatchers"], json!({"new": {}}));
+    assert_eq!(updated.previous_dispatchers, Some(last_dispatchers));
 }

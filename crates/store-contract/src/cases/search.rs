@@ -347,3 +347,47 @@ pub async fn connection_counts_are_correct_after_every_change(store: &TestStore)
     record_offline(store, &["a", "b"], 60).await;
     assert_eq!(count_connections_by_org().await, (1, 1));
 }
+
+pub async fn clients_are_filtered_by_the_time_at_which_they_were_last_seen(store: &TestStore) {
+    let seen_at = |name: &str, second: i64| {
+        let mut upsert = upsert_for_org(name, "1");
+        upsert.presence.last_seen = Some(timestamp_at(second));
+        upsert
+    };
+    let mut other_org = upsert_for_org("other", "2");
+    other_org.presence.last_seen = Some(timestamp_at(20));
+    // A row of an earlier version: the time of its online message counts.
+    let mut without_time = upsert_for_org("old", "1");
+    without_time.received_at.time = timestamp_at(40);
+    let upserts = vec![
+        seen_at("a", 10),
+        seen_at("b", 20),
+        seen_at("c", 30),
+        without_time,
+        other_org,
+    ];
+    record_online(store, upserts).await;
+    for (after, before, expected) in [
+        (None, None, &["a", "b", "c", "old"][..]),
+        (Some(10), None, &["b", "c", "old"]),
+        (None, Some(20), &["a"]),
+        (Some(10), Some(40), &["b", "c"]),
+        (Some(40), None, &[]),
+        (Some(30), Some(20), &[]),
+    ] {
+        let found = search_client_ids(store, |filter| {
+            if let Some(second) = after {
+                filter.require_seen_after(timestamp_at(second));
+            }
+            if let Some(second) = before {
+                filter.require_seen_before(timestamp_at(second));
+            }
+        });
+        assert_eq!(found.await, expected, "{after:?} {before:?}");
+    }
+    let with_other_filters = search_client_ids(store, |filter| {
+        filter.require_prefix("b");
+        filter.require_seen_after(timestamp_at(10));
+    });
+    assert_eq!(with_other_filters.await, ["b"]);
+}

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 
 use domain::{ClientId, Connection, OfflineReason, OnlineCause, Timestamp};
 
+use super::messages::{self, MessageChange};
 use super::query::Query;
 use super::row::{self, ColumnReader, EndedConnection, RestoredConnection};
 use super::statements::SharedStatements;
@@ -15,7 +16,9 @@ use crate::batch::{
 };
 use crate::dead_letters::{DeadLetter, DeadLetterLimits};
 use crate::error::{Result, StoreError};
-use crate::history::{HistoryRow, NewEvent, Transition, event_data};
+use crate::history::{HistoryRow, NewEvent, Transition, event_data, log_transitions};
+use crate::liveness::ExpiringConnection;
+use crate::messages::MessageAnswer;
 use crate::partitions::{PartitionLease, ReceivedAt};
 use crate::presence::WriteOutcome;
 
@@ -98,6 +101,12 @@ pub trait SqlTransaction: Send + Sized {
     /// statement therefore never waits, and cannot deadlock with other batches and with jobs.
     async fn write_delivered_reports(&mut self, rows: &[DeliveredReport]) -> Result<()>;
 
+    /// Applies answers to tracked messages. Changes only a message that was sent to the client, whose client
+    /// has not changed its organization since then, and that is not cancelled. The first answer sets the
+    /// state and is stored; the others are counted. Returns the messages with a first answer: the columns
+    /// of [`MESSAGE_CHANGE_COLUMNS`](super::MESSAGE_CHANGE_COLUMNS).
+    async fn write_answers(&mut self, rows: &[MessageAnswer]) -> Result<Vec<Self::Row>>;
+
     /// Commits the transaction.
     async fn commit(self) -> Result<()>;
 }
@@ -121,6 +130,7 @@ pub(super) async fn record_batch(
         last_seen,
         history,
         events,
+        answers,
     } = batch;
     let lost_leases = find_lost_leases(&mut transaction, leases).await?;
     if !lost_leases.is_empty() {
@@ -136,16 +146,18 @@ pub(super) async fn record_batch(
             .await?;
         delete_disconnects(&mut transaction, statements, upserts).await?;
     }
+    let mut derived_history = Vec::new();
     if !heartbeats.is_empty() {
         let restored = transaction.write_heartbeats(heartbeats, now).await?;
-        record_restored(&mut transaction, &restored, writes_events).await?;
+        derived_history = record_restored(&mut transaction, &restored, writes_events).await?;
     }
     if !last_seen.is_empty() {
         transaction.write_last_seen(last_seen).await?;
     }
     if !connection_ends.is_empty() {
         let ended = transaction.write_connection_ends(connection_ends).await?;
-        record_ended(&mut transaction, connection_ends, &ended, writes_events).await?;
+        let ended = record_ended(&mut transaction, connection_ends, &ended, writes_events).await?;
+        derived_history.extend(ended);
     }
     if !dead_letters.is_empty() {
         transaction.write_dead_letters(dead_letters).await?;
@@ -157,16 +169,41 @@ pub(super) async fn record_batch(
             .write_delivered_reports(delivered_reports)
             .await?;
     }
+    let answered = if answers.is_empty() {
+        Vec::new()
+    } else {
+        record_answers(&mut transaction, answers, now, writes_events).await?
+    };
     transaction.commit().await?;
+    log_transitions(history);
+    log_transitions(&derived_history);
+    messages::count_changes(&answered);
     Ok(WriteOutcome::Committed)
 }
 
-/// Writes the history and the events of connections that heartbeats have restored.
+/// Applies answers to tracked messages, and writes the events of the messages with a first answer.
+async fn record_answers(
+    transaction: &mut impl SqlTransaction,
+    answers: &[MessageAnswer],
+    now: Timestamp,
+    writes_events: bool,
+) -> Result<Vec<MessageChange>> {
+    let rows = transaction.write_answers(answers).await?;
+    let answered = rows
+        .iter()
+        .map(MessageChange::from_row)
+        .collect::<Result<Vec<_>>>()?;
+    messages::write_message_events(transaction, &answered, now, writes_events).await?;
+    Ok(answered)
+}
+
+/// Writes the history and the events of connections that heartbeats have restored. Returns the history
+/// rows.
 async fn record_restored<T: SqlTransaction>(
     transaction: &mut T,
     rows: &[T::Row],
     writes_events: bool,
-) -> Result<()> {
+) -> Result<Vec<HistoryRow>> {
     let cause = OnlineCause::Heartbeat;
     let mut history = Vec::with_capacity(rows.len());
     let mut events = Vec::new();
@@ -196,16 +233,17 @@ async fn record_restored<T: SqlTransaction>(
             transition: Transition::Online(cause),
         });
     }
-    write_history_and_events(transaction, &history, &events).await
+    write_history_and_events(transaction, &history, &events).await?;
+    Ok(history)
 }
 
-/// Writes the history and the events of ended connections.
+/// Writes the history and the events of ended connections. Returns the history rows.
 async fn record_ended<T: SqlTransaction>(
     transaction: &mut T,
     ends: &[ConnectionEnd],
     rows: &[T::Row],
     writes_events: bool,
-) -> Result<()> {
+) -> Result<Vec<HistoryRow>> {
     let reasons: HashMap<&ClientId, OfflineReason> = ends
         .iter()
         .map(|end| (&end.client_id, end.reason))
@@ -243,7 +281,8 @@ async fn record_ended<T: SqlTransaction>(
             transition: Transition::Offline(reason),
         });
     }
-    write_history_and_events(transaction, &history, &events).await
+    write_history_and_events(transaction, &history, &events).await?;
+    Ok(history)
 }
 
 async fn write_history_and_events(
@@ -347,7 +386,7 @@ pub(super) async fn mark_disconnected(
     // The time is read after the row is locked, so no message of the client is recorded
     // after this time and before the disconnect.
     let database_time = database_time(&mut transaction, statements).await?;
-    let is_ended = match current {
+    let history = match current {
         Some(current) if !current.is_same_as(connection) => return Ok(false),
         Some(current) => {
             let time = database_time.max(current.latest_message_at);
@@ -358,19 +397,44 @@ pub(super) async fn mark_disconnected(
             };
             let ends = [end];
             let ended = transaction.write_connection_ends(&ends).await?;
-            record_ended(&mut transaction, &ends, &ended, writes_events).await?;
-            !ended.is_empty()
+            record_ended(&mut transaction, &ends, &ended, writes_events).await?
         }
         // Does not end connections, because the client can connect at this moment.
         None => {
             let statement = statements.update_disconnect_time;
             let query = statement.with([client.into(), database_time.into()]);
             transaction.execute(query).await?;
-            false
+            Vec::new()
         }
     };
     transaction.commit().await?;
-    Ok(is_ended)
+    log_transitions(&history);
+    Ok(!history.is_empty())
+}
+
+/// Ends connections that did not respond to pings. The caller has locked their rows and compared them with
+/// the rows before the pings. Returns the history rows of the connections that ended.
+pub(super) async fn expire_connections(
+    transaction: &mut impl SqlTransaction,
+    expiring: &[&ExpiringConnection],
+    writes_events: bool,
+) -> Result<Vec<HistoryRow>> {
+    if expiring.is_empty() {
+        return Ok(Vec::new());
+    }
+    let end = |expiring: &&ExpiringConnection| {
+        let connection = &expiring.connection;
+        let latest_message_at = connection.last_seen.max(connection.latest_message_at);
+        let time = expiring.unanswered_since.max(latest_message_at);
+        ConnectionEnd {
+            client_id: connection.client_id.clone(),
+            received_at: ReceivedAt::from_time(time),
+            reason: OfflineReason::Expired,
+        }
+    };
+    let ends: Vec<ConnectionEnd> = expiring.iter().map(end).collect();
+    let ended = transaction.write_connection_ends(&ends).await?;
+    record_ended(transaction, &ends, &ended, writes_events).await
 }
 
 async fn database_time(

@@ -43,7 +43,7 @@ impl<D: SqlDatabase> ConnectionRepository for D {
         client: &ClientId,
     ) -> Result<Option<Connection>> {
         let statement = self.statements().find_connection_in_any_org;
-        let query = statement.with([client.into()]);
+        let query = statement.with([client.into(), org.into()]);
         let row = fetch_optional(self, Access::ApiRead, query).await?;
         let connection = row.as_ref().map(row::connection).transpose()?;
         Ok(connection

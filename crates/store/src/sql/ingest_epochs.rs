@@ -10,10 +10,14 @@ use crate::ingest_epochs::{IngestEpoch, IngestEpochRepository};
 
 #[async_trait]
 impl<D: SqlDatabase> IngestEpochRepository for D {
-    async fn next_ingest_epoch(&self, session_name: &str) -> Result<IngestEpoch> {
+    async fn next_ingest_epoch(
+        &self,
+        session_name: &str,
+        session_present: bool,
+    ) -> Result<IngestEpoch> {
         let query = self
             .next_ingest_epoch_statement()
-            .with([session_name.into()]);
+            .with([session_name.into(), u32::from(session_present).into()]);
         let rows = self.fetch_all(Access::Write, query).await?;
         let row = rows.first().ok_or_else(|| {
             StoreError::CorruptRow("ingest_sessions: the upsert returned no row".to_owned())

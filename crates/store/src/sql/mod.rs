@@ -7,7 +7,7 @@
 //! - `statements`: statements that all databases accept, and their columns;
 //! - `row`: the conversion of rows to Rust types;
 //! - `presence`, `ingest_epochs`, `connections`, `clients`, `lookup_queue`, `dead_letters`, `maintenance`,
-//!   `events`: the repositories;
+//!   `events`, `liveness`, `messages`, `idempotency`: the repositories;
 //! - `batch`: the order of the steps of a batch, and the decision whether a batch is fenced.
 //!
 //! A backend contains its driver, its schema, and the statements that only its database accepts.
@@ -18,9 +18,12 @@ mod connections;
 mod dead_letters;
 mod events;
 mod examples;
+mod idempotency;
 mod ingest_epochs;
+mod liveness;
 mod lookup_queue;
 mod maintenance;
+mod messages;
 mod migrations;
 mod presence;
 mod query;
@@ -43,15 +46,16 @@ pub use batch::{SqlTransaction, TenantColumns};
 pub use clients::{SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS};
 pub use events::EventOutboxStatements;
 pub use examples::{example_filters, texts};
+pub use liveness::LivenessStatements;
 pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
 pub use query::{Parameter, Query, Statement};
 pub use row::{
-    ColumnReader, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, ONLINE_MESSAGE_COLUMNS,
+    ColumnReader, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, LAST_SEEN, ONLINE_MESSAGE_COLUMNS,
     PRESENCE_COLUMNS, PRESENCE_STAMP_COLUMNS, REPLACE_ONLINE_MESSAGE, REPLACE_PRESENCE_COLUMNS,
     REPLACE_PRESENCE_STAMP, invalid_json, timestamp_from_micros,
 };
-pub use statements::{CONNECTION_COLUMNS, SharedStatements, SqlSyntax};
+pub use statements::{CONNECTION_COLUMNS, MESSAGE_CHANGE_COLUMNS, SharedStatements, SqlSyntax};
 
 /// The connections that a statement uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +126,12 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// Starts a transaction that can write.
     async fn begin(&self) -> Result<Self::Transaction>;
 
-    /// Returns the statement that issues an epoch for a connection of a session. Its parameter is
-    /// the name of the session. Its row has the columns `session` and `epoch`.
+    /// Returns the statements of the liveness sweep that differ between databases.
+    fn liveness_statements(&self) -> &'static LivenessStatements;
+
+    /// Returns the statement that issues an epoch for a connection of a session. Its parameters are
+    /// the name of the session, and 0 if the broker had no stored session, otherwise 1. Its row has the
+    /// columns `session` and `epoch`.
     fn next_ingest_epoch_statement(&self) -> Statement;
 
     /// Returns the statement that acquires or renews the lease of a session. Its parameters are the

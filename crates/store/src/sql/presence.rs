@@ -9,6 +9,7 @@ use domain::{ClientId, Tenant, Timestamp};
 use super::{Access, SqlDatabase, batch, row};
 use crate::batch::PresenceBatch;
 use crate::error::{Result, StoreError};
+use crate::history::log_transitions;
 use crate::partitions::{PartitionLease, QueueTopic};
 use crate::presence::{PresenceRepository, StoredState, WriteOutcome};
 
@@ -36,6 +37,7 @@ impl<D: SqlDatabase> PresenceRepository for D {
     ) -> Result<WriteOutcome> {
         let record = async {
             if self.record_in_one_statement(batch, leases, now).await? {
+                log_transitions(&batch.history);
                 return Ok(WriteOutcome::Committed);
             }
             let (transaction, statements) = (self.begin().await?, self.statements());

@@ -122,8 +122,11 @@ pub const ONLINE_MESSAGE_COLUMNS: &str = "dialect, kind, topic_prefix, canonical
 
 /// Time of the latest message of a connected client. In a row of an earlier version, the time of the
 /// latest online message or heartbeat.
-pub(super) const LAST_SEEN_COLUMN: &str = "COALESCE(last_seen, CASE WHEN last_heartbeat_at > \
-     online_received_at THEN last_heartbeat_at ELSE online_received_at END) AS last_seen";
+pub(super) const LAST_SEEN_COLUMN: &str = concatcp!(LAST_SEEN, " AS last_seen");
+
+/// Expression for the time of the latest message of a connected client.
+pub const LAST_SEEN: &str = "COALESCE(last_seen, CASE WHEN last_heartbeat_at > online_received_at \
+     THEN last_heartbeat_at ELSE online_received_at END)";
 
 /// Assignments that replace [`ONLINE_MESSAGE_COLUMNS`] and `tags` by the values of an `INSERT`.
 pub const REPLACE_ONLINE_MESSAGE: &str = "dialect = excluded.dialect, kind = excluded.kind, \

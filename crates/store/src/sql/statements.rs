@@ -31,6 +31,10 @@ pub struct SqlSyntax {
     pub current_time: &'static str,
     /// Column of `connections` with the hash of the row in the search index, or null.
     pub search_hash: &'static str,
+    /// The end of a lease: the current time of the database plus the number of seconds in `$1`.
+    pub lease_end: &'static str,
+    /// One day, as a summand of a time.
+    pub one_day: &'static str,
 }
 
 /// Columns of a connection.
@@ -54,6 +58,22 @@ pub(super) const FAILED_LOOKUPS: &str = "COALESCE(tenant_lookup_failure_count, 0
 /// Columns of an event.
 const EVENT_COLUMNS: &str =
     "position, at, type, org_id, account, client_id, data, previous_dispatchers";
+
+/// Columns of a connection that the liveness sweep reads.
+const WATCHED_COLUMNS: &str = concatcp!(
+    "client_id, dialect, topic_prefix, updated_at, last_heartbeat_at, \
+     COALESCE(offline_received_at, online_received_at) AS presence_received_at, ",
+    LAST_SEEN_COLUMN
+);
+
+/// Columns of a message, except for its answer and its content.
+pub(super) const MESSAGE_COLUMNS: &str = "id, client_id, caller, directive, state, reason, bulk_id, \
+     created_at, sent_at, acknowledged_at, answered_at, ended_at, expires_at, attempts, \
+     may_be_duplicate, answer_count";
+
+/// Columns of a changed message, from which its event is built.
+pub const MESSAGE_CHANGE_COLUMNS: &str =
+    "id, org_id, account, client_id, directive, state, reason, bulk_id";
 
 /// Condition on rows that are due for an inventory refresh.
 const INVENTORY_REFRESH_IS_DUE: &str = "org_id <> '' AND inventory_eligible \
@@ -110,7 +130,7 @@ macro_rules! shared_statements {
 
 shared_statements! {
     is_listed, connection_count, for_update, skip_locked, reported_connections, reported_at,
-    skip_locked_connections, current_time, search_hash;
+    skip_locked_connections, current_time, search_hash, lease_end, one_day;
 
     /// Parameters: clients.
     load_client_states =
@@ -163,9 +183,12 @@ shared_statements! {
     find_connection =
         "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id = $2";
 
-    /// Parameters: client.
+    /// Parameters: client, organization. Also finds connections of other organizations that can be Satellite
+    /// servers. It does not return other connections, because reading their content would take time, and so
+    /// reveal that another organization has the client. `_` stands for `-`, too.
     find_connection_in_any_org =
-        "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id <> ''";
+        "SELECT {CONNECTION_COLUMNS} FROM connections WHERE client_id = $1 AND org_id <> ''
+            AND (org_id = $2 OR CAST(dispatchers AS text) LIKE '%foreman_rh_cloud%')";
 
     /// Parameters: clients, organization.
     find_connections =
@@ -319,18 +342,57 @@ shared_statements! {
           UNION ALL
          SELECT '', count(*) FROM connections WHERE org_id = ''";
 
+    /// Parameters: client before the first client, limit.
+    end_of_chunk =
+        "SELECT max(client_id) AS client_id, count(*) AS count FROM (
+             SELECT client_id FROM connections WHERE client_id > $1
+              ORDER BY client_id LIMIT $2) AS chunk";
+
+    /// Parameters: client before the first client, last client, start, end.
+    connections_seen_between =
+        "SELECT * FROM (
+             SELECT {WATCHED_COLUMNS} FROM connections
+              WHERE client_id > $1 AND client_id <= $2) AS chunk
+          WHERE last_seen >= $3 AND last_seen < $4 ORDER BY client_id";
+
+    /// Parameters: clients.
+    find_watched_connections =
+        "SELECT {WATCHED_COLUMNS} FROM connections WHERE client_id {is_listed}";
+
+    /// Parameters: clients. Locks the rows in the order of their client ids, like a batch.
+    lock_watched_connections =
+        "SELECT {WATCHED_COLUMNS} FROM connections
+          WHERE client_id {is_listed} ORDER BY client_id{for_update}";
+
+    /// The rows of a partition that no longer exists are left out: the row that was stored last has the
+    /// current number of partitions.
+    recording_progress =
+        "SELECT queue, partition, partition_count, processed_until FROM (
+             SELECT queue, partition, processed_until,
+                    first_value(partition_count) OVER (
+                        PARTITION BY queue ORDER BY stored_at DESC, partition) AS partition_count
+               FROM recording_progress) AS progress
+          WHERE partition < partition_count ORDER BY queue, partition";
+
+    sweep_state =
+        "SELECT completed_at, swept_restart_at FROM liveness_sweep WHERE name = 'sweep'";
+
+    /// Parameters: start of the latest pass, time of the broker restart.
+    store_sweep_state =
+        "UPDATE liveness_sweep SET completed_at = $1, swept_restart_at = $2 WHERE name = 'sweep'";
+
     /// Parameters: clients.
     delete_history = "DELETE FROM presence_history WHERE client_id {is_listed}";
 
     /// Parameters: time, limit.
     delete_history_before =
-        "DELETE FROM presence_history WHERE (client_id, number) IN (
-             SELECT client_id, number FROM presence_history WHERE at < $1 LIMIT $2{skip_locked})";
+        "DELETE FROM presence_history WHERE (client_id, org_id, number) IN (
+             SELECT client_id, org_id, number FROM presence_history WHERE at < $1 LIMIT $2{skip_locked})";
 
     /// Parameters: clients, maximum number of entries of a client, limit.
     trim_history =
-        "DELETE FROM presence_history WHERE (client_id, number) IN (
-             SELECT h.client_id, h.number FROM presence_history AS h
+        "DELETE FROM presence_history WHERE (client_id, org_id, number) IN (
+             SELECT h.client_id, h.org_id, h.number FROM presence_history AS h
               WHERE h.client_id {is_listed} AND h.number <= (
                     SELECT max(newest.number) - $2 FROM presence_history AS newest
                      WHERE newest.client_id = h.client_id)
@@ -355,4 +417,102 @@ shared_statements! {
                    FROM (SELECT position, at FROM events WHERE position <= $3
                           ORDER BY position LIMIT $2) AS oldest) AS ranked
               WHERE latest_at < $1)";
+    /// Parameters: seconds of the lease, id, organization, account, client, organization of the client,
+    /// caller, directive, time.
+    insert_sending_message =
+        "INSERT INTO messages (id, org_id, account, client_id, client_org_id, caller, directive,
+                state, attempts, created_at, sent_at, lease_until)
+         VALUES ($2, $3, $4, $5, $6, $7, $8, 'sending', 1, $9, $9, {lease_end})
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: seconds until the request has a response, organization, caller, key, hash, message.
+    /// Returns a row if the key is new or has expired.
+    insert_idempotency_key =
+        "INSERT INTO idempotency_keys AS k (org_id, caller, key, request_hash, message_id,
+                in_progress_until, expires_at)
+         VALUES ($2, $3, $4, $5, $6, {lease_end}, {current_time} + {one_day})
+         ON CONFLICT (org_id, caller, key) DO UPDATE SET request_hash = excluded.request_hash,
+                message_id = excluded.message_id, bulk_id = NULL, status = NULL, body = NULL,
+                in_progress_until = excluded.in_progress_until, expires_at = excluded.expires_at
+          WHERE k.expires_at <= {current_time}
+         RETURNING key";
+
+    /// Parameters: organization, caller, key.
+    find_idempotency_key =
+        "SELECT request_hash, message_id, status, body,
+                CASE WHEN in_progress_until > {current_time} THEN 1 ELSE 0 END AS is_in_progress
+           FROM idempotency_keys
+          WHERE org_id = $1 AND caller = $2 AND key = $3 AND expires_at > {current_time}";
+
+    /// Parameters: organization, caller, key, message, status, body.
+    store_idempotent_response =
+        "UPDATE idempotency_keys SET status = $5, body = $6
+          WHERE org_id = $1 AND caller = $2 AND key = $3 AND message_id = $4 AND status IS NULL";
+
+    /// Parameters: organization, caller, key, message.
+    delete_idempotency_key =
+        "DELETE FROM idempotency_keys
+          WHERE org_id = $1 AND caller = $2 AND key = $3 AND message_id = $4";
+
+    /// Parameters: limit.
+    delete_expired_idempotency_keys =
+        "DELETE FROM idempotency_keys WHERE (org_id, caller, key) IN (
+             SELECT org_id, caller, key FROM idempotency_keys WHERE expires_at <= {current_time}
+              ORDER BY expires_at LIMIT $1{skip_locked})";
+
+    /// Parameters: id, time. A message that is already answered stays answered. It is not returned, because
+    /// its state does not change.
+    acknowledge_message =
+        "UPDATE messages SET state = 'acknowledged', reason = NULL, acknowledged_at = $2,
+                ended_at = NULL, final_at = $2, lease_until = NULL, metadata = NULL, payload = NULL
+          WHERE id = $1
+            AND (state = 'sending' OR (state = 'failed' AND reason = 'broker-timeout'))
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: id, time, reason.
+    fail_message =
+        "UPDATE messages SET state = 'failed', reason = $3, ended_at = $2, final_at = $2,
+                lease_until = NULL, metadata = NULL, payload = NULL
+          WHERE id = $1 AND state = 'sending'
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: id, organization, time.
+    cancel_message =
+        "UPDATE messages SET state = 'cancelled', ended_at = $3, final_at = $3, metadata = NULL,
+                payload = NULL
+          WHERE id = $1 AND org_id = $2 AND state = 'queued'
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    find_expired_send =
+        "SELECT id FROM messages WHERE state = 'sending' AND lease_until < {current_time} LIMIT 1";
+
+    /// Parameters: time, reason, limit. The process can have ended after the publish.
+    fail_expired_sends =
+        "UPDATE messages SET state = 'failed', reason = $2, may_be_duplicate = 1, ended_at = $1,
+                final_at = $1, lease_until = NULL, metadata = NULL, payload = NULL
+          WHERE id IN (SELECT id FROM messages
+                WHERE state = 'sending' AND lease_until < {current_time}
+                ORDER BY lease_until LIMIT $3{skip_locked})
+         RETURNING {MESSAGE_CHANGE_COLUMNS}";
+
+    /// Parameters: id, organization.
+    find_message =
+        "SELECT {MESSAGE_COLUMNS}, answer, answer_truncated FROM messages
+          WHERE id = $1 AND org_id = $2";
+
+    /// Parameters: time, limit.
+    delete_messages_before =
+        "DELETE FROM messages WHERE id IN (
+             SELECT id FROM messages WHERE final_at < $1 ORDER BY final_at LIMIT $2{skip_locked})";
+
+    /// Parameters: maximum number of messages. The table has few rows for each organization.
+    find_large_sender =
+        "SELECT org_id, CAST(sum(messages) AS bigint) AS messages FROM message_counters
+          GROUP BY org_id HAVING sum(messages) > $1 ORDER BY org_id LIMIT 100";
+
+    /// Parameters: organization, limit.
+    delete_oldest_messages =
+        "DELETE FROM messages WHERE id IN (
+             SELECT id FROM messages WHERE org_id = $1 AND final_at IS NOT NULL
+              ORDER BY id LIMIT $2{skip_locked})";
 }

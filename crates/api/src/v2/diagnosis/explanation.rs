@@ -108,8 +108,17 @@ impl ClientFacts<'_> {
             Some(tenant) => format!("The client of organization {}", tenant.org_id),
             None => "The client, which belongs to no organization,".to_owned(),
         };
-        let cause = offline_cause(reason);
-        let summary = format!("{subject} is disconnected since {}: {cause}", time(at));
+        let cause = match reason {
+            // The row says connected, but the embedded broker has no connection of the client.
+            None if self.latest_entry_is_online() => {
+                "the client has not reconnected since the service was restarted"
+            }
+            reason => offline_cause(reason),
+        };
+        let summary = format!(
+            "{subject} has been disconnected since {}: {cause}",
+            time(at)
+        );
         match self.latest_problem_after(at) {
             Some(Problem::Rejection(rejection)) => {
                 let summary = format!(
@@ -156,7 +165,7 @@ impl ClientFacts<'_> {
             .filter(|entry| entry.reason == OfflineReason::TenantLost.as_str());
         let state = match lost {
             Some(entry) => format!(
-                "The client is connected, but it no longer belongs to {} since {}",
+                "The client is connected, but it has not belonged to {} since {}",
                 organization(entry.org.as_ref()),
                 time(entry.at)
             ),
@@ -177,9 +186,20 @@ impl ClientFacts<'_> {
                 (summary, Some(suggestion))
             }
             NextLookup::At(next) => {
-                let summary = format!("{state}: {failed} of at most {max} lookups found none.");
+                let was_looked_up = record
+                    .last_lookup_at
+                    .is_some_and(|time| time > Timestamp::UNIX_EPOCH);
+                let lookups = match failed {
+                    0 if was_looked_up => {
+                        format!("the tenant lookup found none, and is repeated at most {max} times")
+                    }
+                    0 => "the tenant lookup has not answered yet".to_owned(),
+                    _ => format!("{failed} of at most {max} lookups found none"),
+                };
+                let summary = format!("{state}: {lookups}.");
                 let when = if next <= self.now {
-                    "The next lookup is due now.".to_owned()
+                    "The next lookup is due now; `cloud-connector update-tenantless` runs it."
+                        .to_owned()
                 } else {
                     format!("The next lookup is after {}.", time(next))
                 };
@@ -191,7 +211,7 @@ impl ClientFacts<'_> {
     fn explain_connected(&self, record: &ClientRecord, org: &OrgId) -> (String, Option<String>) {
         let since = record.connected_since;
         let summary = format!(
-            "The client is connected to organization {org} since {}",
+            "The client has been connected to organization {org} since {}",
             time(since)
         );
         if self.is_unstable(record) {
@@ -260,6 +280,11 @@ impl ClientFacts<'_> {
             (Some(rejection), _) => Some(Problem::Rejection(rejection)),
             (None, dead_letter) => dead_letter.map(Problem::DeadLetter),
         }
+    }
+
+    fn latest_entry_is_online(&self) -> bool {
+        let latest = self.history.first();
+        latest.is_some_and(|entry| entry.status == "online")
     }
 
     fn latest_offline_entry(&self) -> Option<&HistoryEntry> {

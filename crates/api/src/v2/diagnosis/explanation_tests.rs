@@ -34,7 +34,7 @@ fn connected_client_without_a_problem_needs_no_suggestion() {
     assert_eq!(
         explanation,
         Explanation {
-            summary: format!("The client is connected to organization 1 since {since}."),
+            summary: format!("The client has been connected to organization 1 since {since}."),
             suggestion: None,
         }
     );
@@ -93,7 +93,7 @@ fn disconnected_client_is_explained_by_the_reason_of_its_disconnect() {
         let record = disconnected(reason);
         let since = text(300);
         let summary =
-            format!("The client of organization 1 is disconnected since {since}: {cause}.");
+            format!("The client of organization 1 has been disconnected since {since}: {cause}.");
         assert_explained(&facts(Some(&record)), &summary, suggestion_part);
     }
 }
@@ -105,7 +105,7 @@ fn disconnected_client_without_an_organization_is_not_called_a_client_of_one() {
         ..disconnected(Some(OfflineReason::Client))
     };
     let summary = format!(
-        "The client, which belongs to no organization, is disconnected since {}: the client closed its \
+        "The client, which belongs to no organization, has been disconnected since {}: the client closed its \
          connection.",
         text(300)
     );
@@ -156,7 +156,7 @@ fn rejection_after_the_disconnect_explains_why_the_client_does_not_return() {
             ..facts(Some(&record))
         };
         let summary = format!(
-            "The client of organization 1 is disconnected since {}: the connection was lost, and the \
+            "The client of organization 1 has been disconnected since {}: the connection was lost, and the \
              broker published the last will of the client, and the broker rejected it at {} with the \
              reason {reason}.",
             text(300),
@@ -174,7 +174,7 @@ fn later_one_of_a_rejection_and_a_dead_letter_is_the_cause() {
     facts.rejections = Some(&rejections);
     facts.dead_letters = &dead_letters;
     let summary = format!(
-        "The client of organization 1 is disconnected since {}: the client closed its connection, and \
+        "The client of organization 1 has been disconnected since {}: the client closed its connection, and \
          its message at {} was rejected with the reason invalid_json.",
         text(300),
         text(50)
@@ -194,7 +194,7 @@ fn many_reconnects_within_an_hour_mean_that_the_client_id_is_used_twice() {
         ..connected()
     };
     let summary = format!(
-        "The client is connected to organization 1 since {}, but its connection is unstable: there were \
+        "The client has been connected to organization 1 since {}, but its connection is unstable: there were \
          12 reconnects since {}.",
         text(600),
         text(1800)
@@ -209,7 +209,7 @@ fn many_reconnects_within_an_hour_mean_that_the_client_id_is_used_twice() {
         ..unstable.clone()
     };
     let summary = format!(
-        "The client of organization 1 is disconnected since {}: the connection was lost, and the broker \
+        "The client of organization 1 has been disconnected since {}: the connection was lost, and the broker \
          published the last will of the client, after 12 reconnects since {}.",
         text(300),
         text(1800)
@@ -249,7 +249,7 @@ fn takeovers_name_the_peers() {
         ..facts(Some(&record))
     };
     let summary = format!(
-        "The client is connected to organization 1 since {}, but its connection is unstable: there were \
+        "The client has been connected to organization 1 since {}, but its connection is unstable: there were \
          connections with the same client id that replace each other.",
         text(600)
     );
@@ -271,7 +271,7 @@ fn connected_client_with_a_later_rejection_or_dead_letter_has_a_problem() {
     facts.rejections = Some(&rejections);
     let since = text(600);
     let summary = format!(
-        "The client is connected to organization 1 since {since}, but the broker rejected a request with \
+        "The client has been connected to organization 1 since {since}, but the broker rejected a request with \
          this client id at {} with the reason forbidden_publish_topic.",
         text(100)
     );
@@ -279,7 +279,7 @@ fn connected_client_with_a_later_rejection_or_dead_letter_has_a_problem() {
     let dead_letters = [dead_letter(50)];
     facts.dead_letters = &dead_letters;
     let summary = format!(
-        "The client is connected to organization 1 since {since}, but its message at {} was rejected \
+        "The client has been connected to organization 1 since {since}, but its message at {} was rejected \
          with the reason invalid_json.",
         text(50)
     );
@@ -299,7 +299,7 @@ fn client_that_moved_to_another_organization_names_both() {
         ..facts(Some(&record))
     };
     let summary = format!(
-        "The client is connected to organization 1 since {}; it moved from organization 2 at {}.",
+        "The client has been connected to organization 1 since {}; it moved from organization 2 at {}.",
         text(600),
         text(601)
     );
@@ -328,14 +328,20 @@ fn tenantless_client_is_looked_up_until_the_job_gives_up() {
         "The client is connected, but it belongs to no organization: 3 of at most 30 lookups found none.",
         &format!("The next lookup is after {}.", text(60 - 1800)),
     );
+    assert_explained(
+        &facts(Some(&tenantless(0))),
+        "The client is connected, but it belongs to no organization: the tenant lookup found none, and is \
+         repeated at most 30 times.",
+        "The next lookup is after",
+    );
     let due = ClientRecord {
         last_lookup_at: Some(Timestamp::UNIX_EPOCH),
         ..tenantless(0)
     };
     assert_explained(
         &facts(Some(&due)),
-        "The client is connected, but it belongs to no organization: 0 of at most 30 lookups found none.",
-        "The next lookup is due now.",
+        "The client is connected, but it belongs to no organization: the tenant lookup has not answered yet.",
+        "The next lookup is due now; `cloud-connector update-tenantless` runs it.",
     );
     assert_explained(
         &facts(Some(&tenantless(30))),
@@ -357,7 +363,7 @@ fn client_that_lost_its_tenant_names_the_former_organization() {
         ..facts(Some(&record))
     };
     let summary = format!(
-        "The client is connected, but it no longer belongs to organization 5 since {}: 1 of at most 30 \
+        "The client is connected, but it has not belonged to organization 5 since {}: 1 of at most 30 \
          lookups found none.",
         text(200)
     );
@@ -392,4 +398,26 @@ fn unknown_client_is_explained_by_its_rejection_or_dead_letter() {
         text(50)
     );
     assert_explained(&facts, &summary, "use its own certificate");
+}
+
+#[test]
+fn client_that_has_not_reconnected_after_a_restart_is_not_a_row_of_an_earlier_version() {
+    let record = disconnected(None);
+    let history = [entry("1", 600, "online", "connected")];
+    let restarted = ClientFacts {
+        history: &history,
+        ..facts(Some(&record))
+    };
+    let summary = |cause: &str| {
+        let since = text(300);
+        format!("The client of organization 1 has been disconnected since {since}: {cause}.")
+    };
+    let cause = "the client has not reconnected since the service was restarted";
+    assert_explained(&restarted, &summary(cause), "broker.reconnect_grace");
+    let cause = "the reason was not recorded";
+    assert_explained(
+        &facts(Some(&record)),
+        &summary(cause),
+        "broker.reconnect_grace",
+    );
 }

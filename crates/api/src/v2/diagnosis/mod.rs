@@ -109,6 +109,9 @@ struct RecentReconnects {
 
 #[derive(Debug, Serialize, ToSchema)]
 struct TenantLookup {
+    /// `not-found` if the latest lookup found no organization, or `pending` if the client has not been
+    /// looked up: the lookup service has not answered, or an operator has requested another lookup.
+    outcome: &'static str,
     /// Number of lookups that found no organization.
     failed_lookups: u32,
     /// Number of failed lookups after which the client is not looked up again.
@@ -288,6 +291,11 @@ impl TenantLookup {
         let last_lookup = record.last_lookup_at;
         let last_lookup = last_lookup.filter(|time| *time > Timestamp::UNIX_EPOCH);
         Some(Self {
+            outcome: if last_lookup.is_some() {
+                "not-found"
+            } else {
+                "pending"
+            },
             failed_lookups: record.failed_lookups,
             max_failed_lookups: retries.max_attempts,
             last_lookup_at: last_lookup.map(|time| time.to_string()),

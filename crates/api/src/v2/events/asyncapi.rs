@@ -4,7 +4,7 @@ use domain::event::{
     CLOUD_EVENT_SOURCE, CLOUD_EVENT_TYPE_PREFIX, COMMON_FIELDS, EVENT_TYPES, EventField, EventType,
     FieldKind,
 };
-use domain::{OfflineReason, OnlineCause};
+use domain::{MessageState, OfflineReason, OnlineCause};
 use serde_json::{Map, Value, json};
 
 use super::rendered::ResetReason;
@@ -19,7 +19,7 @@ pub(crate) fn asyncapi_json(base_path: &str, kafka_topic: Option<&str>) -> Strin
         "info": {
             "title": "Events of Cloud Connector",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Events about the connections of clients. Each event is delivered at least \
+            "description": "Events about the connections of clients, and about tracked messages. Each event is delivered at least \
                 once, and the events of each client are in their order. Two events with the same id \
                 are the same event. Ignore unknown fields and unknown types of events.",
             "license": {"name": env!("CARGO_PKG_LICENSE")},
@@ -165,6 +165,7 @@ fn field_schema(field: &EventField) -> Value {
         FieldKind::Object => json!({"type": "object"}),
         FieldKind::OptionalObject => json!({"type": ["object", "null"]}),
         FieldKind::Text => json!({"type": "string"}),
+        FieldKind::OptionalText => json!({"type": ["string", "null"]}),
         FieldKind::Time => json!({"type": "string", "format": "date-time"}),
         FieldKind::TextList => json!({"type": "array", "items": {"type": "string"}}),
         FieldKind::Seconds => json!({"type": "integer", "minimum": 0}),
@@ -174,6 +175,10 @@ fn field_schema(field: &EventField) -> Value {
         }
         FieldKind::OfflineReason => {
             let names: Vec<&str> = OfflineReason::ALL.iter().map(|it| it.as_str()).collect();
+            json!({"type": "string", "enum": names})
+        }
+        FieldKind::MessageState => {
+            let names: Vec<&str> = MessageState::ALL.iter().map(|it| it.as_str()).collect();
             json!({"type": "string", "enum": names})
         }
     };

@@ -4,6 +4,7 @@ mod acl;
 mod adoption;
 mod doctor;
 mod end_to_end;
+mod liveness_sweep;
 mod mosquitto_limits;
 mod paho_behind_mosquitto;
 mod rebalance;

@@ -4,27 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{EventReader, check_events_of_client, run_client};
-use test_support::services::{TopicMessage, read_topic_messages};
-use test_support::{Deployment, eventually, unique_id};
-
-/// Waits until the topic of events has at least this number of messages.
-async fn wait_for_messages(deployment: &Deployment, count: usize) -> Vec<TopicMessage> {
-    let Deployment::Distributed(distributed) = deployment else {
-        panic!("only distributed mode has Kafka");
-    };
-    let setting = |key| distributed.cluster.setting(key).to_owned();
-    let (brokers, topic) = (setting("kafka.brokers"), setting("events.kafka_topic"));
-    eventually("the events in Kafka", || {
-        let (brokers, topic) = (brokers.clone(), topic.clone());
-        async move {
-            let read = tokio::task::spawn_blocking(move || read_topic_messages(&brokers, &topic));
-            let messages = read.await.unwrap();
-            (messages.len() >= count).then_some(messages)
-        }
-    })
-    .await
-}
+use super::{EventReader, check_events_of_client, run_client, wait_for_topic_messages};
+use test_support::{Deployment, unique_id};
 
 #[tokio::test]
 async fn distributed_events_are_forwarded_to_kafka_as_cloud_events() {
@@ -34,7 +15,7 @@ async fn distributed_events_are_forwarded_to_kafka_as_cloud_events() {
     run_client(&deployment, &client_id).await;
     let events = reader.next_events(3).await;
     check_events_of_client(&events, &client_id);
-    let messages = wait_for_messages(&deployment, 3).await;
+    let messages = wait_for_topic_messages(&deployment, 3).await;
     for (message, event) in messages.iter().zip(&events) {
         assert_eq!(message.key, client_id);
         let payload: Value = serde_json::from_slice(&message.payload).unwrap();
@@ -59,7 +40,7 @@ async fn distributed_events_are_forwarded_to_kafka_as_cloud_events() {
     deployment.restart().await;
     let later_client_id = unique_id("forward");
     run_client(&deployment, &later_client_id).await;
-    let messages = wait_for_messages(&deployment, 6).await;
+    let messages = wait_for_topic_messages(&deployment, 6).await;
     let ids: BTreeSet<&str> = messages.iter().map(|it| it.header("ce_id")).collect();
     assert_eq!((messages.len(), ids.len()), (6, 6));
     assert_eq!(

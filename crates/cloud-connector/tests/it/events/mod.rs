@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use test_support::mqtt::{Connect, RawClient, control_out_topic, offline_message, online_message};
-use test_support::{CONDITION_TIMEOUT, Deployment};
+use test_support::services::{TopicMessage, read_topic_messages};
+use test_support::{CONDITION_TIMEOUT, Deployment, eventually};
 
 /// An event of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -112,7 +113,7 @@ pub async fn run_client(deployment: &Deployment, client_id: &str) {
     changed["content"]["dispatchers"] = json!({"rhc_worker_new": {"version": "1"}});
     client.must_publish(&topic, &changed).await;
     let has_changed = |status: &Value| status["dispatchers"]["rhc_worker_new"].is_object();
-    test_support::eventually("the new dispatchers", || async {
+    eventually("the new dispatchers", || async {
         let status = deployment.client_status(client_id).await;
         has_changed(&status).then_some(())
     })
@@ -120,6 +121,24 @@ pub async fn run_client(deployment: &Deployment, client_id: &str) {
     client.must_publish(&topic, &offline_message()).await;
     deployment.wait_until_disconnected(client_id).await;
     client.disconnect().await;
+}
+
+/// Waits until the topic of events has at least this number of messages.
+pub async fn wait_for_topic_messages(deployment: &Deployment, count: usize) -> Vec<TopicMessage> {
+    let Deployment::Distributed(distributed) = deployment else {
+        panic!("only distributed mode has Kafka");
+    };
+    let setting = |key| distributed.cluster.setting(key).to_owned();
+    let (brokers, topic) = (setting("kafka.brokers"), setting("events.kafka_topic"));
+    eventually("the events in Kafka", || {
+        let (brokers, topic) = (brokers.clone(), topic.clone());
+        async move {
+            let read = tokio::task::spawn_blocking(move || read_topic_messages(&brokers, &topic));
+            let messages = read.await.unwrap();
+            (messages.len() >= count).then_some(messages)
+        }
+    })
+    .await
 }
 
 /// Checks the three events of [`run_client`].

@@ -303,7 +303,7 @@ async fn diagnosis_explains_connected_disconnected_tenantless_and_unknown_client
     assert_eq!(connected["client_version"], "1.2.3");
     assert_eq!(connected["suggestion"], Value::Null);
     assert_eq!(connected["tenant_lookup"], Value::Null);
-    summary_contains(&connected, "is connected to organization 10001 since");
+    summary_contains(&connected, "has been connected to organization 10001 since");
 
     let tenantless = fixture.diagnosis(&fixture.tenantless_client_id).await;
     assert_eq!(tenantless["state"], "tenantless");
@@ -323,7 +323,7 @@ async fn diagnosis_explains_connected_disconnected_tenantless_and_unknown_client
     assert_eq!(disconnected["state"], "disconnected");
     assert_is_recent(&disconnected["disconnected_at"]);
     assert!(disconnected["suggestion"].is_string(), "{disconnected}");
-    summary_contains(&disconnected, "is disconnected since");
+    summary_contains(&disconnected, "has been disconnected since");
     let is_audited = |line: &Value| {
         line["target"] == "cloud_connector::audit"
             && line["action"] == "diagnosis"

@@ -1,5 +1,7 @@
 //! Attacks on authentication: guessed keys, forged addresses, and duplicated headers.
 
+use std::time::Instant;
+
 use futures::StreamExt as _;
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -19,6 +21,7 @@ each_deployment!(
     duplicated_credential_headers_are_rejected,
     duplicated_identity_headers_are_rejected_if_the_header_is_trusted,
     failed_authentications_are_logged_and_counted_without_secrets,
+    failed_authentications_are_logged_at_most_once_per_second_and_reason,
 );
 
 const PATH: &str = "/v2/connections";
@@ -254,6 +257,37 @@ async fn failed_authentications_are_logged_and_counted_without_secrets(mode: Dep
         let failures = deployment.read_metric(FAILURES, &label).await;
         assert!((0.5..1.5).contains(&failures), "{reason}: {failures}");
     }
+}
+
+async fn failed_authentications_are_logged_at_most_once_per_second_and_reason(
+    mode: DeploymentMode,
+) {
+    const FAILED_REQUESTS: usize = 300;
+    let deployment = mode.start(&[("api.keys.caller", CALLER_SECRET)]).await;
+    let started_at = Instant::now();
+    for _ in 0..FAILED_REQUESTS {
+        status(request_with_key(&deployment, "caller", WRONG_SECRET)).await;
+    }
+    // A line starts in each second of wall-clock time.
+    let seconds = usize::try_from(started_at.elapsed().as_secs()).unwrap() + 2;
+    // Another reason has a line of its own. It also shows that all lines before it are written.
+    status(request_with_key(&deployment, "unknown", WRONG_SECRET)).await;
+    let is_failure = |line: &Value| line["message"] == "authentication failed";
+    deployment
+        .wait_for_log_line("the line of the other reason", |line| {
+            is_failure(line) && line["reason"] == "unknown_caller"
+        })
+        .await;
+    let lines = deployment.log_lines();
+    let lines = lines
+        .iter()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let wrong_secret = |line: &Value| is_failure(line) && line["reason"] == "wrong_secret";
+    let count = lines.filter(wrong_secret).count();
+    assert!(
+        (1..=seconds).contains(&count),
+        "{count} lines in {seconds} seconds"
+    );
 }
 
 /// A name that contains line breaks cannot be sent as a header. An attacker can try to send raw

@@ -1,6 +1,8 @@
 //! Tests that the API conforms to its OpenAPI document. Schemathesis generates valid and invalid
 //! requests from the document, and compares every response with the document.
 
+mod documents;
+
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;

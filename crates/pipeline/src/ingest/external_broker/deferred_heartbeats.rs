@@ -125,6 +125,7 @@ mod tests {
                 retained: false,
                 is_operator_replay: false,
                 is_last_will: false,
+                is_takeover: false,
                 received_at: Timestamp::from_second(second).unwrap(),
                 ingest_stamp: None,
                 truncated_from: None,

@@ -149,6 +149,7 @@ impl Receiver {
             retained: retain,
             is_operator_replay: false,
             is_last_will: false,
+            is_takeover: false,
             received_at: self.deps.next_receive_time(),
             ingest_stamp: None,
             truncated_from: None,

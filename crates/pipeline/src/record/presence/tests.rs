@@ -45,6 +45,7 @@ fn online_signal(
         topic_prefix: "p".into(),
         received_at: received_from_broker_at(received_at_seconds),
         replay_kind: ReplayKind::NotReplayed,
+        is_takeover: false,
         input_index: 0,
     }
 }
@@ -840,4 +841,32 @@ fn the_time_of_an_ignored_heartbeat_is_stored_if_the_stored_time_is_old() {
     let signals = [heartbeat_signal(500), online_signal("b", Some(501), 501)];
     let (change, _) = apply_to_state(Some(&state), &signals);
     assert_eq!(change.seen_at, None);
+}
+
+#[test]
+fn takeover_counts_as_a_reconnect_of_a_connected_client_only() {
+    let takeover = |message_id, second| {
+        let mut signal = online_signal(message_id, None, second);
+        if let PresenceSignal::Online { is_takeover, .. } = &mut signal {
+            *is_takeover = true;
+        }
+        signal
+    };
+    let counts = |signals| apply_signals(None, signals, RULES, |_, _| {}).transitions;
+    let first_only = counts(vec![takeover("a", 1)]);
+    assert_eq!((first_only.all, first_only.takeovers), (1, 0));
+    let signals = vec![
+        online_signal("a", None, 1),
+        takeover("b", 2),
+        takeover("c", 3),
+    ];
+    let expected = TransitionCounts {
+        all: 3,
+        connects: 3,
+        takeovers: 2,
+    };
+    assert_eq!(counts(signals), expected);
+    // A message with the id of the last one is a duplicate.
+    let repeated = counts(vec![online_signal("a", None, 1), takeover("a", 2)]);
+    assert_eq!(repeated.takeovers, 0);
 }

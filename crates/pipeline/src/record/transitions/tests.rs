@@ -85,6 +85,25 @@ fn apply(
         counts: TransitionCounts {
             all: counts.0,
             connects: counts.1,
+            takeovers: 0,
+        },
+    }
+    .rows()
+}
+
+/// Applies an online message at second 200 whose connection replaced another one.
+fn apply_takeover(state: &StoredState, org: Option<&str>, info: &ClientInfo) -> OnlineRows {
+    OnlineChange {
+        client: &ClientId::new("c").unwrap(),
+        info,
+        stored_state: Some(state),
+        tenant: org.map(tenant).as_ref(),
+        received_at: time_at(200),
+        last_seen: time_at(200),
+        counts: TransitionCounts {
+            all: 1,
+            connects: 1,
+            takeovers: 1,
         },
     }
     .rows()
@@ -187,6 +206,51 @@ fn a_client_that_moves_is_offline_for_the_old_organization_and_online_for_the_ne
         (rows.presence.reconnects, rows.presence.transition_count),
         (0, 9)
     );
+}
+
+#[test]
+fn the_store_adds_the_last_dispatchers_to_the_offline_event_of_a_client_that_moves() {
+    let state = connected(Some("1"), &info("1", "old"));
+    for new_org in [Some("2"), None] {
+        let rows = apply(Some(&state), new_org, &info("1", "new"), (0, 0));
+        assert!(rows.events[0].dispatchers_changed);
+        assert!(!rows.events[0].data.to_string().contains("new"));
+    }
+}
+
+#[test]
+fn a_takeover_is_only_in_the_history() {
+    let info = info("1", "echo");
+    let rows = apply_takeover(&connected(Some("1"), &info), Some("1"), &info);
+    assert_eq!(
+        summary(&rows),
+        (vec![(8, "1".to_owned(), Transition::Takeover)], vec![])
+    );
+    assert_eq!(rows.presence.connected_since, Some(time_at(100)));
+    assert_eq!(
+        (rows.presence.reconnects, rows.presence.hourly_reconnects),
+        (4, 3)
+    );
+    // The transitions between organizations say more than the takeover.
+    let rows = apply_takeover(&connected(Some("1"), &info), Some("2"), &info);
+    let reasons: Vec<_> = rows
+        .history
+        .iter()
+        .map(|row| row.transition.reason())
+        .collect();
+    assert_eq!(reasons, ["moved", "connected"]);
+}
+
+#[test]
+fn a_row_of_an_earlier_version_is_connected_since_its_latest_online_message() {
+    let info = info("1", "echo");
+    let mut state = connected(Some("1"), &info);
+    state.connection.as_mut().unwrap().presence = PresenceColumns::default();
+    let rows = apply(Some(&state), Some("1"), &info, (0, 0));
+    assert_eq!(summary(&rows), (vec![], vec![]));
+    assert_eq!(rows.presence.connected_since, Some(time_at(100)));
+    let rows = apply(Some(&state), Some("2"), &info, (0, 0));
+    assert_eq!(rows.events[0].data["connected_for"], 100);
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn event_of_each_type_matches_its_schema_in_the_asyncapi_document() {
         ..ClientInfo::default()
     };
     let offline = event_data::offline(OfflineReason::Will, 5, &Value::Null);
-    let events = [
+    let mut events = vec![
         (
             event_data::ONLINE,
             event_data::online(&info, OnlineCause::Connected),
@@ -82,6 +82,11 @@ fn event_of_each_type_matches_its_schema_in_the_asyncapi_document() {
         (event_data::UPDATED, event_data::updated(&info, &["tags"])),
         (event_data::OFFLINE, offline),
     ];
+    for state in MessageState::ALL {
+        let reason = (*state == MessageState::Failed).then_some("broker-timeout");
+        let data = event_data::message("m", "echo", *state, reason, None);
+        events.push((state.event_type(), data));
+    }
     assert_eq!(events.len(), EVENT_TYPES.len());
     for (event_type, data) in events {
         let schema = &document["components"]["schemas"][event_type];

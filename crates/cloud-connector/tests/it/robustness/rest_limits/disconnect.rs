@@ -6,7 +6,9 @@ use std::time::Duration;
 use api::{ApiDeps, ApiState, Keys, LookupRetries, ProbeState, Scope};
 use async_trait::async_trait;
 use cloud_connector::config::{Overrides, load_with_environment};
-use delivery::{ClientPublisher, Delivery, PendingResponses, PublishError, Subscription};
+use delivery::{
+    ClientPublisher, Delivery, PendingResponses, PublishError, Subscription, TrackedDelivery,
+};
 use domain::{
     ClientId, ClientInfo, ClientKind, Clock as _, MessageId, OrgId, SystemClock, Tenant, Timestamp,
 };
@@ -170,6 +172,12 @@ async fn serve_api(store: &Arc<TestStore>, interleaved: Interleaved) -> String {
         interleaved,
     });
     let tasks = TaskGroup::new();
+    let delivery = Delivery::new(
+        publisher,
+        PendingResponses::new(topics.clone()),
+        topics,
+        Arc::new(SystemClock),
+    );
     let deps = ApiDeps {
         connections: store.connections.clone(),
         clients: store.clients.clone(),
@@ -179,12 +187,16 @@ async fn serve_api(store: &Arc<TestStore>, interleaved: Interleaved) -> String {
             retry_interval: Duration::from_mins(30),
         },
         clock: Arc::new(SystemClock),
-        delivery: Delivery::new(
-            publisher,
-            PendingResponses::new(topics.clone()),
-            topics,
-            Arc::new(SystemClock),
+        tracked_delivery: TrackedDelivery::new(
+            delivery.clone(),
+            store.messages.clone(),
+            Duration::from_secs(15),
+            tasks.clone(),
         ),
+        messages: store.messages.clone(),
+        idempotency: store.idempotency.clone(),
+        request_timeout: config.http.request_timeout.get(),
+        delivery,
         ack_timeout: Duration::from_secs(2),
         keys,
         account_translator: Arc::new(OneTenant),
