@@ -35,9 +35,9 @@ pub(super) enum ConnectionsCommand {
     Ping(actions::PingArgs),
     /// Check a connection; exits with 1 if the check finds a problem
     Check(check::CheckArgs),
-    /// Tell a client to disconnect and to connect again
+    /// Send the command `reconnect` to a client: it disconnects and connects again
     Reconnect(actions::ReconnectArgs),
-    /// Tell a client to disconnect; it does not connect again by itself
+    /// Send the command `disconnect` to a client, which then does not connect again by itself
     Disconnect(actions::DisconnectArgs),
 }
 

@@ -33,7 +33,7 @@ pub(super) struct LoginArgs {
     #[arg(long, value_name = "NAME")]
     key_name: Option<String>,
     /// File that contains the API key; the profile contains a copy of the key [environment:
-    /// CLOUD_CONNECTOR_KEY contains the key] [default: ask on the terminal]
+    /// CLOUD_CONNECTOR_KEY contains the key] [default: prompt on the terminal]
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// PEM file with additional CA certificates for an https URL
@@ -54,8 +54,8 @@ pub(super) fn run(args: &LoginArgs) -> Result<ExitCode> {
         return Err(RestError::Usage(problem.to_owned()).into());
     }
     let ca_file = args.ca_file.as_deref().map(absolute_path).transpose()?;
-    let url = given_or_asked(args.url.as_ref(), environment.url.as_ref(), "URL", "--url")?;
-    let key_name = given_or_asked(
+    let url = given_or_prompted(args.url.as_ref(), environment.url.as_ref(), "URL", "--url")?;
+    let key_name = given_or_prompted(
         args.key_name.as_ref(),
         environment.key_name.as_ref(),
         "Name of the API key",
@@ -110,8 +110,8 @@ async fn verify(client: &RestClient, org_id: Option<&String>) -> Result<(), Rest
     }
 }
 
-/// Returns the value of the option or of the environment variable, or asks for it on the terminal.
-fn given_or_asked(
+/// Returns the value of the option or of the environment variable, or prompts for it on the terminal.
+fn given_or_prompted(
     option: Option<&String>,
     variable: Option<&String>,
     label: &str,
@@ -124,18 +124,18 @@ fn given_or_asked(
     if !std::io::stdin().is_terminal() {
         return Err(missing());
     }
-    let answer = ask(label).ok().filter(|answer| !answer.is_empty());
-    answer.ok_or_else(missing)
+    let input = prompt_for(label).ok().filter(|input| !input.is_empty());
+    input.ok_or_else(missing)
 }
 
-/// Asks for a line on the terminal.
-fn ask(label: &str) -> std::io::Result<String> {
+/// Prompts for a line on the terminal.
+fn prompt_for(label: &str) -> std::io::Result<String> {
     let mut prompt = std::io::stderr().lock();
     write!(prompt, "{label}: ")?;
     prompt.flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(answer.trim().to_owned())
+    let mut input = String::new();
+    std::io::stdin().read_line(&mut input)?;
+    Ok(input.trim().to_owned())
 }
 
 /// Returns the API key from the file, from the environment or from a prompt without echo.
@@ -166,7 +166,7 @@ fn find_key(args: &LoginArgs, environment: &CliEnvironment) -> Result<GivenKey, 
     })
 }
 
-/// Asks for a line on the terminal of the process. The terminal does not show what the user types.
+/// Prompts for a line on the terminal of the process. The terminal does not show what the user types.
 fn read_hidden_line(prompt: &str) -> std::io::Result<String> {
     let mut terminal = std::fs::OpenOptions::new()
         .read(true)
@@ -177,15 +177,15 @@ fn read_hidden_line(prompt: &str) -> std::io::Result<String> {
     hidden.local_modes.remove(LocalModes::ECHO);
     // Only then the prompt is shown, so nothing that is typed after the prompt is visible.
     tcsetattr(&terminal, OptionalActions::Now, &hidden)?;
-    let answer = terminal.write_all(prompt.as_bytes()).and_then(|()| {
-        let mut answer = String::new();
-        BufReader::new(&terminal).read_line(&mut answer)?;
-        Ok(answer)
+    let input = terminal.write_all(prompt.as_bytes()).and_then(|()| {
+        let mut input = String::new();
+        BufReader::new(&terminal).read_line(&mut input)?;
+        Ok(input)
     });
     tcsetattr(&terminal, OptionalActions::Now, &visible)?;
     // The line break of the user was not shown, too.
     terminal.write_all(b"\n")?;
-    answer
+    input
 }
 
 /// Returns the path for a profile, which must not depend on the current folder.

@@ -12,7 +12,7 @@ use super::is_unsafe_for_terminal;
 use super::terminal::Colors;
 use crate::config::CliEnvironment;
 
-/// Width of a terminal that does not tell its width.
+/// Width of a terminal that does not report its width.
 const DEFAULT_TERMINAL_WIDTH: usize = 80;
 
 /// How a command prints its result.

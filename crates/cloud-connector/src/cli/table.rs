@@ -40,7 +40,7 @@ impl Column {
         column
     }
 
-    /// Leaves the column out if the terminal is too narrow. The last optional column goes first.
+    /// Leaves the column out if the terminal is too narrow. The last optional column is left out first.
     pub(super) const fn optional(mut self) -> Self {
         self.is_optional = true;
         self
@@ -221,7 +221,7 @@ mod tests {
     }
 
     const ROWS: [[&str; 4]; 2] = [
-        ["a-long-name", "1", "some words", "x"],
+        ["a-long-name", "1", "some texts", "x"],
         ["b", "1000", "名前名前", "y"],
     ];
 
@@ -229,7 +229,7 @@ mod tests {
     fn a_table_has_aligned_columns() {
         insta::assert_snapshot!(render(None, &ROWS), @r"
         NAME         COUNT  TEXT        EXTRA
-        a-long-name      1  some words  x
+        a-long-name      1  some texts  x
         b             1000  名前名前    y
         ");
         assert_eq!(render(Some(80), &ROWS), render(None, &ROWS));
@@ -239,7 +239,7 @@ mod tests {
     fn a_narrow_terminal_cuts_elastic_columns_and_leaves_out_optional_columns() {
         insta::assert_snapshot!(render(Some(33), &ROWS), @r"
         NAME       COUNT  TEXT      EXTRA
-        a-long-n…      1  some wo…  x
+        a-long-n…      1  some te…  x
         b           1000  名前名前  y
         ");
         insta::assert_snapshot!(render(Some(20), &ROWS), @r"

@@ -100,15 +100,15 @@ async fn respond(client: &mut RawClient, client_id: &str) -> Value {
 }
 
 impl CliFixture {
-    /// Runs a command on a pseudo-terminal of 80 columns, and types the answer after the prompt. Returns
+    /// Runs a command on a pseudo-terminal of 80 columns, and types the input after the prompt. Returns
     /// the exit code and everything that the terminal shows.
     async fn run_on_terminal(
         &self,
         args: &[&str],
         prompt: &str,
-        answer: &str,
+        input: &str,
     ) -> (Option<i32>, String) {
-        run_on_terminal(self.command(args), prompt, answer).await
+        run_on_terminal(self.command(args), prompt, input).await
     }
 }
 
@@ -116,7 +116,7 @@ impl CliFixture {
 pub(super) async fn run_on_terminal(
     command: tokio::process::Command,
     prompt: &str,
-    answer: &str,
+    input: &str,
 ) -> (Option<i32>, String) {
     let command = command.as_std();
     let program = std::iter::once(command.get_program()).chain(command.get_args());
@@ -140,18 +140,18 @@ pub(super) async fn run_on_terminal(
     let mut stdout = child.stdout.take().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut output = Vec::new();
-    let mut is_answered = prompt.is_empty();
+    let mut is_typed = prompt.is_empty();
     let interact = async {
         loop {
             let mut buffer = [0; 4096];
             let count = stdout.read(&mut buffer).await.unwrap();
             output.extend_from_slice(&buffer[..count]);
-            if !is_answered && String::from_utf8_lossy(&output).contains(prompt) {
+            if !is_typed && String::from_utf8_lossy(&output).contains(prompt) {
                 stdin
-                    .write_all(format!("{answer}\n").as_bytes())
+                    .write_all(format!("{input}\n").as_bytes())
                     .await
                     .unwrap();
-                is_answered = true;
+                is_typed = true;
             }
             if count == 0 {
                 break;

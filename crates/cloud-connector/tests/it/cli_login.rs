@@ -110,7 +110,7 @@ async fn login_saves_a_profile_that_other_commands_use() {
 }
 
 #[tokio::test]
-async fn login_asks_for_the_key_without_echo() {
+async fn login_prompts_for_the_key_without_echo() {
     let fixture = LoginFixture::start().await;
     let url = fixture.connector.http_url.clone();
     let args = [

@@ -71,7 +71,7 @@ pub(in crate::cli) struct DisconnectArgs {
         hide_default_value = true
     )]
     message: String,
-    /// Do not ask for confirmation
+    /// Do not prompt for confirmation
     #[arg(long = "yes", short = 'y')]
     is_confirmed: bool,
     #[command(flatten)]
@@ -105,10 +105,8 @@ pub(super) fn reconnect(args: &ReconnectArgs) -> Result<ExitCode> {
     let response = post(&args.org, &client_id, "reconnect", &[], Some(&body))?;
     print_document(args.output.format, &response, || {
         let client_id = shown_id(&client_id);
-        format!(
-            "told {client_id} to connect again{}\n",
-            message_id_text(&response)
-        )
+        let message_id = message_id_text(&response);
+        format!("sent the command `reconnect` to {client_id} {message_id}\n")
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -122,10 +120,8 @@ pub(super) fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     let response = post(&args.org, &client_id, "disconnect", &[], Some(&body))?;
     print_document(args.output.format, &response, || {
         let client_id = shown_id(&client_id);
-        format!(
-            "told {client_id} to disconnect{}\n",
-            message_id_text(&response)
-        )
+        let message_id = message_id_text(&response);
+        format!("sent the command `disconnect` to {client_id} {message_id}\n")
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -149,12 +145,12 @@ fn post(
 
 fn message_id_text(response: &Value) -> String {
     format!(
-        " (message {})",
+        "(message {})",
         escape_for_terminal(text_field(response, "id"))
     )
 }
 
-/// Asks the user to type the client id.
+/// Prompts for the client id.
 fn confirm_disconnect(client_id: &ClientId) -> Result<()> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
@@ -173,9 +169,9 @@ fn confirm_disconnect(client_id: &ClientId) -> Result<()> {
         shown_id(client_id)
     )?;
     prompt.flush()?;
-    let mut answer = String::new();
-    stdin.read_line(&mut answer)?;
-    if answer.trim() == client_id.as_str() {
+    let mut input = String::new();
+    stdin.read_line(&mut input)?;
+    if input.trim() == client_id.as_str() {
         return Ok(());
     }
     Err(RestError::Failed(

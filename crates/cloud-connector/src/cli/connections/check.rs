@@ -36,7 +36,7 @@ pub(in crate::cli) struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Checks that each given option belongs to the level.
+    /// Checks that the level uses each given option.
     fn validate(&self) -> Result<(), RestError> {
         let problem = match (self.level, &self.directive) {
             (1, _) if self.timeout.seconds.is_some() => {
@@ -104,14 +104,14 @@ fn to_text(client_id: &str, result: &Value, colors: Colors) -> String {
         (Some(false), None) => ", but did not respond in time".to_owned(),
         (None, None) => String::new(),
     };
-    let (word, color) = if has_problem(result) {
+    let (outcome, color) = if has_problem(result) {
         ("FAIL", Color::Red)
     } else {
         ("ok", Color::Green)
     };
-    let padding = " ".repeat(4 - word.len());
-    let word = colors.paint(color, word);
-    format!("{word}{padding}  {client_id} is {status}{response}\n")
+    let padding = " ".repeat(4 - outcome.len());
+    let outcome = colors.paint(color, outcome);
+    format!("{outcome}{padding}  {client_id} is {status}{response}\n")
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! Writes JSON values as YAML.
 //!
-//! Strings that a YAML parser could take for another type are quoted, and characters that control a
+//! Strings that a YAML parser could read as another type are quoted, and characters that control a
 //! terminal are escaped. The crates that write YAML print some of these characters unchanged.
 
 use serde_json::Value;
 
 use super::escape_json;
 
-/// Words that YAML 1.1 or 1.2 does not read as strings.
-const RESERVED_WORDS: [&str; 12] = [
+/// Texts that YAML 1.1 or 1.2 does not read as strings.
+const RESERVED_TEXTS: [&str; 12] = [
     "true", "false", "yes", "no", "on", "off", "y", "n", "null", "nan", "inf", "none",
 ];
 const INDENT: usize = 2;
@@ -75,7 +75,7 @@ fn scalar(string: &str) -> String {
     let lowercase = string.to_ascii_lowercase();
     if begins_with_letter
         && string.chars().all(is_plain)
-        && !RESERVED_WORDS.contains(&lowercase.as_str())
+        && !RESERVED_TEXTS.contains(&lowercase.as_str())
     {
         return string.to_owned();
     }

@@ -143,7 +143,10 @@ async fn reconnect_and_disconnect_send_commands_to_the_client() {
         "7"
     );
     let id = command["message_id"].as_str().unwrap();
-    assert!(outcome.stdout.contains(id), "{}", outcome.stdout);
+    assert_eq!(
+        outcome.stdout,
+        format!("sent the command `reconnect` to pc-1 (message {id})\n")
+    );
 
     // Without a terminal, nobody can confirm.
     let outcome = fixture.run(2, &["connections", "disconnect", "pc-1"]).await;
@@ -158,20 +161,20 @@ async fn reconnect_and_disconnect_send_commands_to_the_client() {
 }
 
 #[tokio::test]
-async fn disconnect_asks_on_a_terminal_for_the_client_id() {
+async fn disconnect_prompts_on_a_terminal_for_the_client_id() {
     let fixture = CliFixture::start().await;
     let mut client = fixture.connect("pc-1").await;
-    for (answer, expected_code) in [("yes", 1), ("pc-1", 0)] {
+    for (input, expected_code) in [("yes", 1), ("pc-1", 0)] {
         let (code, output) = fixture
             .run_on_terminal(
                 &["connections", "disconnect", "pc-1"],
                 "to confirm: ",
-                answer,
+                input,
             )
             .await;
         assert_eq!(code, Some(expected_code), "{output}");
-        let expected = if answer == "pc-1" {
-            "told pc-1"
+        let expected = if input == "pc-1" {
+            "sent the command `disconnect` to pc-1 (message "
         } else {
             "nothing was sent"
         };
@@ -182,7 +185,7 @@ async fn disconnect_asks_on_a_terminal_for_the_client_id() {
 }
 
 #[tokio::test]
-async fn send_prints_the_message_id_and_reads_the_payload_from_three_places() {
+async fn send_prints_the_message_id_and_reads_the_payload_from_three_sources() {
     let fixture = CliFixture::start().await;
     let mut client = fixture.connect("pc-1").await;
     let folder = tempfile::tempdir().unwrap();
