@@ -60,7 +60,8 @@ mod third_party_shells {
 
     async fn run_shell(shell: &str, args: &[&str]) -> String {
         let mut command = tokio::process::Command::new(shell);
-        let output = command.args(args).output().await.unwrap();
+        let output = command.args(args).output().await;
+        let output = output.expect("zsh or fish is missing; run `dev/prepare test`");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{shell}: {stderr}");
         assert_eq!(stderr, "", "{shell}");
