@@ -32,7 +32,7 @@ pub(super) struct OutputOption {
     /// Output format
     #[arg(
         long = "output",
-        short,
+        short = 'o',
         value_name = "FORMAT",
         value_enum,
         default_value_t

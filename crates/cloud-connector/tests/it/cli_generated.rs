@@ -38,7 +38,8 @@ async fn bash_completes_commands_and_options() {
     ] {
         let complete = format!(
             ". '{}'; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-             _cloud-connector cloud-connector \"${{COMP_WORDS[COMP_CWORD]}}\" \
+             registered=$(complete -p cloud-connector); registered=${{registered#* -F }}; \
+             \"${{registered%% *}}\" cloud-connector \"${{COMP_WORDS[COMP_CWORD]}}\" \
              \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
             script.display()
         );
@@ -76,7 +77,7 @@ mod third_party_shells {
         for (words, expected) in [
             ("cloud-connector connections re", "reconnect"),
             ("cloud-connector connections list --watc", "--watch"),
-            ("cloud-connector completions z", "zsh"),
+            ("cloud-connector connections list --output y", "yaml"),
         ] {
             let complete = format!("source '{}'; complete -C '{words}'", script.display());
             let text = run_shell("fish", &["--no-config", "-c", &complete]).await;

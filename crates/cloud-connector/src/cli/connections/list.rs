@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::watch::{WatchOptions, watch};
@@ -78,6 +79,20 @@ struct FilterArgs {
     ip_address: Option<String>,
     #[arg(long, value_name = "ADDRESS")]
     mac_address: Option<String>,
+    /// The latest message of the client was received after this time, such as 2026-01-31T12:00:00Z; the
+    /// stored time can be 5 minutes too early
+    #[arg(long, value_name = "TIME", value_parser = utc_time)]
+    seen_after: Option<String>,
+    /// The latest message of the client was received before this time
+    #[arg(long, value_name = "TIME", value_parser = utc_time)]
+    seen_before: Option<String>,
+}
+
+/// Returns the time in the format of the REST API.
+fn utc_time(text: &str) -> Result<String, String> {
+    let time = text.parse::<Timestamp>();
+    let time = time.map_err(|_| "the form is 2026-01-31T12:00:00Z (RFC 3339)")?;
+    Ok(time.to_string())
 }
 
 fn key_value(text: &str) -> Result<String, String> {
@@ -108,6 +123,8 @@ impl FilterArgs {
             ("satellite_id", &self.satellite_id),
             ("ip_addresses", &self.ip_address),
             ("mac_addresses", &self.mac_address),
+            ("seen_after", &self.seen_after),
+            ("seen_before", &self.seen_before),
         ];
         let single = single
             .into_iter()
@@ -303,6 +320,15 @@ mod tests {
             "0.2.4",
         ] {
             assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_a_zone() {
+        let time = utc_time("2026-01-31T14:00:00+02:00");
+        assert_eq!(time.as_deref(), Ok("2026-01-31T12:00:00Z"));
+        for text in ["2026-01-31T12:00:00", "yesterday", ""] {
+            assert!(utc_time(text).is_err(), "{text}");
         }
     }
 

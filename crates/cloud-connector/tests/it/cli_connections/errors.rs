@@ -48,6 +48,10 @@ async fn wrong_input_exits_with_2_and_names_the_fix() {
             ["connections", "list", "--tag", "a"].as_slice(),
             "KEY:VALUE",
         ),
+        (
+            &["connections", "list", "--seen-after", "yesterday"],
+            "RFC 3339",
+        ),
         (&["connections", "list", "--limit", "0"], "--limit"),
         (&["connections", "list", "--all", "--limit", "1"], "--all"),
         (&["connections", "list", "--fqdn", ""], "filter is empty"),

@@ -45,6 +45,10 @@ async fn list_shows_the_connections_that_match_the_filters() {
         "fqdn:raw.example",
         "--fqdn",
         "raw.example",
+        "--seen-after",
+        "2020-01-01T02:00:00+02:00",
+        "--seen-before",
+        "2999-01-01T00:00:00Z",
     ];
     let mut args = vec!["connections", "list"];
     args.extend(all_filters);
@@ -62,6 +66,8 @@ async fn list_shows_the_connections_that_match_the_filters() {
         ["--ip-address", "1"],
         ["--mac-address", "1"],
         ["--search", "x"],
+        ["--seen-after", "2999-01-01T00:00:00Z"],
+        ["--seen-before", "2020-01-01T00:00:00Z"],
         ["--org", "20000"],
     ] {
         let outcome = fixture
