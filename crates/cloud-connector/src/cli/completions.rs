@@ -38,6 +38,19 @@ pub(super) fn run(args: &CompletionsArgs) -> Result<ExitCode> {
     // The crate panics if the reader of a pipe has exited, so the script is complete before it is printed.
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), PROGRAM, &mut script);
-    print_text(&String::from_utf8_lossy(&script))?;
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if shell == Shell::Bash {
+        script = unify_program_name(&script);
+    }
+    print_text(&script)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the name of the program in one way. clap_complete 4.6 replaces the hyphen of the name by `__` in
+/// the values of a variable of the bash script, and by `__subcmd__` in the patterns for these values, so the
+/// script would complete nothing after a subcommand.
+fn unify_program_name(script: &str) -> String {
+    let name_in_patterns = PROGRAM.replace('-', "__subcmd__");
+    let name_in_values = PROGRAM.replace('-', "__");
+    script.replace(&name_in_patterns, &name_in_values)
 }

@@ -35,6 +35,7 @@ async fn bash_completes_commands_and_options() {
         ("cloud-connector connections list --watc", "--watch"),
         ("cloud-connector dead-letters su", "summary"),
         ("cloud-connector completions z", "zsh"),
+        ("cloud-connector connections list --output y", "yaml"),
     ] {
         let complete = format!(
             ". '{}'; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
