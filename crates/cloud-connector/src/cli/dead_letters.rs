@@ -31,7 +31,7 @@ const HEX_BYTES_PER_LINE: usize = 32;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersCommand {
-    /// Print totals per reason: dead letters, occurrences, clients, and the last time
+    /// Print totals per reason: dead letters, occurrences, clients, and the time of the latest
     Summary(summary::SummaryArgs),
     /// List dead letters; the dead letter that was received last comes first
     List(ListArgs),

@@ -21,9 +21,9 @@ pub(super) enum DocumentFormat {
     /// A table or text for people
     #[default]
     Table,
-    /// The JSON of the REST API
+    /// JSON; the documents of the REST API, if the command uses it
     Json,
-    /// The same as YAML
+    /// The same documents as YAML
     Yaml,
 }
 

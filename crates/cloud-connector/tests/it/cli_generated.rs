@@ -230,3 +230,23 @@ fn the_build_script_reads_the_commit_and_none_outside_a_repository() {
     std::fs::write(archive.join("Cargo.toml"), "").unwrap();
     assert_eq!(build_script::read_commit(&archive), None);
 }
+
+#[tokio::test]
+async fn the_help_lists_only_filters_under_the_heading_of_the_filters() {
+    let (code, help, stderr) = run(&["connections", "list", "-h"]).await;
+    assert_eq!(code, Some(0), "{stderr}");
+    let (options, rest) = help.split_once("\nFilters:\n").unwrap();
+    let (filters, connector) = rest.split_once("\nConnector and API key:\n").unwrap();
+    for (option, section) in [
+        ("--limit ", options),
+        ("--all ", options),
+        ("--watch ", options),
+        ("--output ", options),
+        ("--fqdn ", filters),
+        ("--seen-before ", filters),
+        ("--org ", connector),
+        ("--url ", connector),
+    ] {
+        assert!(section.contains(option), "{option}: {help}");
+    }
+}

@@ -30,8 +30,6 @@ const COLUMNS: [Column; 6] = [
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ListArgs {
-    #[command(flatten)]
-    filters: FilterArgs,
     /// Maximum number of connections to list
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -43,6 +41,9 @@ pub(in crate::cli) struct ListArgs {
     watch: WatchOptions,
     #[command(flatten)]
     output: OutputOption,
+    // The heading of the filters applies to all following options without a heading.
+    #[command(flatten)]
+    filters: FilterArgs,
     #[command(flatten)]
     org: OrgArgs,
 }
@@ -63,20 +64,28 @@ struct FilterArgs {
     /// The client has this fact, for facts without an option; can be repeated
     #[arg(long = "fact", value_name = "KEY:VALUE", value_parser = key_value)]
     facts: Vec<String>,
+    /// The FQDN is this text
     #[arg(long, value_name = "FQDN")]
     fqdn: Option<String>,
+    /// The fact insights_id is this id
     #[arg(long, value_name = "ID")]
     insights_id: Option<String>,
+    /// The fact machine_id is this id
     #[arg(long, value_name = "ID")]
     machine_id: Option<String>,
+    /// The fact bios_uuid is this id
     #[arg(long, value_name = "ID")]
     bios_uuid: Option<String>,
+    /// The fact subscription_manager_id is this id
     #[arg(long, value_name = "ID")]
     subscription_manager_id: Option<String>,
+    /// The fact satellite_id is this id
     #[arg(long, value_name = "ID")]
     satellite_id: Option<String>,
+    /// The client has this IP address
     #[arg(long, value_name = "ADDRESS")]
     ip_address: Option<String>,
+    /// The client has this MAC address
     #[arg(long, value_name = "ADDRESS")]
     mac_address: Option<String>,
     /// The latest message of the client was received after this time, such as 2026-01-31T12:00:00Z; the

@@ -16,7 +16,7 @@ pub(super) struct WatchOptions {
     #[arg(long = "watch")]
     pub is_watching: bool,
     /// Seconds between two requests with --watch
-    #[arg(long = "interval", value_name = "SECONDS", default_value_t = 2,
+    #[arg(long = "interval", value_name = "SECONDS", default_value_t = 2, requires = "is_watching",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub interval_seconds: u64,
 }

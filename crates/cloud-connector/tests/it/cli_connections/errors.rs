@@ -60,6 +60,7 @@ async fn wrong_input_exits_with_2_and_names_the_fix() {
             &["connections", "list", "--watch", "--interval", "0"],
             "--interval",
         ),
+        (&["connections", "list", "--interval", "3"], "--watch"),
         (&["connections", "show"], "CLIENT"),
         (&["connections", "show", "a/b"], "client id"),
         (&["connections", "history", "pc-1", "--all"], "--all"),
