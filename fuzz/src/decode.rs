@@ -47,7 +47,7 @@ fn inbound_message(payload: &[u8]) -> InboundMessage {
         topic: "redhat/insights/me/control/out".to_owned(),
         payload: Bytes::copy_from_slice(payload),
         is_operator_replay: false,
-        is_last_will: false,
+        is_last_will: Some(false),
         is_takeover: false,
         retained: false,
         received_at: Timestamp::UNIX_EPOCH,

@@ -221,7 +221,7 @@ impl ClientSession {
             && !self.state.is_shutting_down()
         {
             let message = InboundMessage {
-                is_last_will: true,
+                is_last_will: Some(true),
                 ..self.inbound_message(&last_will.topic, last_will.payload.clone(), None)
             };
             // The write is not awaited, because no PUBACK depends on it.
@@ -257,7 +257,7 @@ impl ClientSession {
             // replay of a retained message.
             retained: false,
             is_operator_replay: false,
-            is_last_will: false,
+            is_last_will: Some(false),
             is_takeover: false,
             received_at: self.state.clock.now(),
             ingest_stamp: None,

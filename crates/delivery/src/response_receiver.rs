@@ -59,7 +59,7 @@ impl ResponseReceiver {
                 payload: message.payload,
                 retained: message.retain,
                 is_operator_replay: false,
-                is_last_will: false,
+                is_last_will: None,
                 is_takeover: false,
                 received_at: self.clock.now(),
                 ingest_stamp: None,

@@ -58,7 +58,7 @@ impl ClientPublisher for FakePublisher {
                 payload: Bytes::from(format!("pong {message_id}")),
                 retained: false,
                 is_operator_replay: false,
-                is_last_will: false,
+                is_last_will: None,
                 is_takeover: false,
                 received_at: Timestamp::UNIX_EPOCH,
                 ingest_stamp: None,

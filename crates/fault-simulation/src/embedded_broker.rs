@@ -113,7 +113,7 @@ impl EmbeddedBroker {
             payload: publication.payload.clone(),
             retained: false,
             is_operator_replay: false,
-            is_last_will,
+            is_last_will: Some(is_last_will),
             is_takeover: false,
             received_at: self.process.clock.now(),
             ingest_stamp: None,

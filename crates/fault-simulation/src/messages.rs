@@ -235,7 +235,7 @@ pub fn check_content(topics: &TopicScheme, publication: &Publication) -> Result<
         payload: publication.payload.clone(),
         retained: false,
         is_operator_replay: false,
-        is_last_will: false,
+        is_last_will: None,
         is_takeover: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,

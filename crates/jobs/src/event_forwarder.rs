@@ -83,17 +83,7 @@ impl EventForwarder {
     async fn forward_from(&self, mut position: u64) {
         let mut renewed_at = Instant::now();
         loop {
-            if renewed_at.elapsed() >= RENEW_INTERVAL {
-                match self.events.hold_forwarder(&self.holder, LEASE).await {
-                    Ok(Some(_)) => renewed_at = Instant::now(),
-                    Ok(None) => return,
-                    Err(error) => {
-                        log_store_error(&error);
-                        return;
-                    }
-                }
-            }
-            let next = self.forward_chunk(&mut position).await;
+            let next = self.forward_chunk(&mut position, &mut renewed_at).await;
             let next = next.unwrap_or_else(|error| {
                 log_store_error(&error);
                 Next::Retry
@@ -107,8 +97,36 @@ impl EventForwarder {
         }
     }
 
+    /// Renews the lease if it is due. Returns whether this process still has the lease, and no other
+    /// process has forwarded events after `position`.
+    async fn renew_lease(
+        &self,
+        position: u64,
+        renewed_at: &mut Instant,
+    ) -> Result<bool, StoreError> {
+        if renewed_at.elapsed() < RENEW_INTERVAL {
+            return Ok(true);
+        }
+        // The lease starts at the latest when the database responds, and so ends after this time.
+        let started_at = Instant::now();
+        let stored_position = self.events.hold_forwarder(&self.holder, LEASE).await?;
+        *renewed_at = started_at;
+        Ok(stored_position == Some(position))
+    }
+
     /// Forwards the next events, and stores the position after each group of delivered events.
-    async fn forward_chunk(&self, position: &mut u64) -> Result<Next, StoreError> {
+    ///
+    /// Each group is sent only with a lease that was renewed recently: a chunk can have as many groups as
+    /// events, each with a round trip to Kafka. If another process got the lease meanwhile, this process
+    /// would send an old event of a client after a newer one.
+    async fn forward_chunk(
+        &self,
+        position: &mut u64,
+        renewed_at: &mut Instant,
+    ) -> Result<Next, StoreError> {
+        if !self.renew_lease(*position, renewed_at).await? {
+            return Ok(Next::LeaseLost);
+        }
         let newest_position = self.events.newest_position().await?;
         metrics::set_event_forward_lag(newest_position.saturating_sub(*position));
         let events = self.events.read_events(None, *position, CHUNK_ROWS).await?;
@@ -116,6 +134,9 @@ impl EventForwarder {
             return Ok(Next::Idle);
         }
         for group in groups_of_different_clients(&events) {
+            if !self.renew_lease(*position, renewed_at).await? {
+                return Ok(Next::LeaseLost);
+            }
             let outgoing: Vec<OutgoingEvent> = group.iter().map(outgoing_event).collect();
             let results = self.sink.send(&outgoing).await;
             let (delivered_up_to, is_complete) = last_delivered(group, &results);

@@ -113,26 +113,30 @@ impl EventRetention {
             None
         };
         let Some(forwarded_position) = forwarded_position else {
-            return self.delete_events_before(expired_before, u64::MAX).await;
+            return self
+                .delete_events_before(expired_before, now, u64::MAX)
+                .await;
         };
         let deleted = self
-            .delete_events_before(expired_before, forwarded_position)
+            .delete_events_before(expired_before, now, forwarded_position)
             .await?;
         let longest_retention = self.retention.max(MAX_UNFORWARDED_RETENTION);
         let expired_before = clock::saturating_sub(now, longest_retention);
-        Ok(deleted + self.delete_events_before(expired_before, u64::MAX).await?)
+        let unforwarded = self.delete_events_before(expired_before, now, u64::MAX);
+        Ok(deleted + unforwarded.await?)
     }
 
     async fn delete_events_before(
         &self,
         time: Timestamp,
+        now: Timestamp,
         up_to_position: u64,
     ) -> Result<u64, StoreError> {
         let mut deleted_count = 0;
         loop {
             let deleted = self
                 .events
-                .delete_events_before(time, MAINTENANCE_CHUNK_ROWS, up_to_position)
+                .delete_events_before(time, now, MAINTENANCE_CHUNK_ROWS, up_to_position)
                 .await?;
             deleted_count += deleted;
             if deleted < MAINTENANCE_CHUNK_ROWS.into() {

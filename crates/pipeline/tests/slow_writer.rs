@@ -55,7 +55,7 @@ fn submit(recorder: &Recorder, queue: QueueTopic) -> Receipt {
             payload: Bytes::new(),
             retained: false,
             is_operator_replay: false,
-            is_last_will: false,
+            is_last_will: None,
             is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,

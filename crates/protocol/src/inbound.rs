@@ -10,10 +10,6 @@ pub const TRUNCATED_PAYLOAD_BYTES: usize = 64 * 1024;
 
 /// A message from the broker, with a payload that is not decoded yet.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is an independent fact about the message"
-)]
 pub struct InboundMessage {
     /// The MQTT topic, which identifies the client that published the message.
     pub topic: String,
@@ -25,8 +21,9 @@ pub struct InboundMessage {
     /// Whether the message is a dead letter that an operator replays. The client may have published
     /// the message long ago.
     pub is_operator_replay: bool,
-    /// Whether the broker published the message as a last will. Only the embedded broker knows this.
-    pub is_last_will: bool,
+    /// Whether the broker published the message as a last will. `None` if this is unknown: only the
+    /// embedded broker tells it.
+    pub is_last_will: Option<bool>,
     /// Whether the message is the first one of a connection that replaced another connection of the client.
     /// Only the embedded broker knows.
     pub is_takeover: bool,
@@ -139,7 +136,7 @@ mod tests {
             payload: Bytes::from(vec![b'x'; TRUNCATED_PAYLOAD_BYTES + 1]),
             retained: false,
             is_operator_replay: false,
-            is_last_will: false,
+            is_last_will: None,
             is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,

@@ -144,7 +144,7 @@ mod tests {
             payload: Bytes::from(payload.to_owned()),
             retained: false,
             is_operator_replay: false,
-            is_last_will: false,
+            is_last_will: None,
             is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,

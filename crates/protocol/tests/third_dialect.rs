@@ -38,7 +38,7 @@ fn decode(topic: &str, payload: impl Into<Bytes>) -> Result<ClientMessage, Rejec
         payload: payload.into(),
         retained: false,
         is_operator_replay: false,
-        is_last_will: false,
+        is_last_will: None,
         is_takeover: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,

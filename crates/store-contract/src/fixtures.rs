@@ -198,7 +198,7 @@ pub(crate) fn dead_letter(name: &str, payload: &'static [u8], second: i64) -> De
         payload: Bytes::from_static(payload),
         retained: false,
         is_operator_replay: false,
-        is_last_will: false,
+        is_last_will: None,
         is_takeover: false,
         received_at: timestamp_at(second),
         ingest_stamp: None,

@@ -23,6 +23,7 @@ macro_rules! contract_tests {
         $crate::contract_tests! { @modules $open;
             batches {
                 batch_with_an_outdated_lease_is_fenced,
+                batch_with_an_outdated_row_writes_nothing,
                 every_kind_of_row_of_a_batch_is_stored,
                 every_kind_of_row_survives_the_bisection_of_a_rejected_batch,
                 failed_batch_stores_no_kind_of_row,
@@ -40,6 +41,7 @@ macro_rules! contract_tests {
                 history_above_the_limit_per_client_is_deleted,
                 history_is_deleted_with_its_client,
                 history_is_listed_newest_first_and_by_organization,
+                numbers_continue_after_the_history_of_a_row_without_a_count,
                 recent_dead_letters_of_a_client_are_listed,
                 rows_without_times_have_the_times_of_their_messages,
             }
@@ -78,6 +80,8 @@ macro_rules! contract_tests {
             }
             events {
                 events_are_deleted_from_the_oldest_position_up_to_a_time_and_a_position,
+                events_with_a_future_time_do_not_stop_the_deletion,
+                history_and_events_are_never_later_than_their_batch,
                 events_are_read_by_organization_in_the_order_of_their_positions,
                 large_events_are_read_in_several_calls,
                 newest_position_remains_after_all_events_are_deleted,

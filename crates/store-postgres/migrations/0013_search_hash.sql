@@ -20,8 +20,11 @@ $$;
 CREATE TRIGGER connections_clear_search_hash
     BEFORE UPDATE OF org_id, canonical_facts, dispatchers, tags ON connections
     FOR EACH ROW
+    -- A statement of a job also sets columns to the values that they have.
     WHEN (OLD.search_hash IS NOT NULL
-          AND current_setting('cc.search_hash', true) IS DISTINCT FROM 'on')
+          AND current_setting('cc.search_hash', true) IS DISTINCT FROM 'on'
+          AND (OLD.org_id, OLD.canonical_facts, OLD.dispatchers, OLD.tags)
+              IS DISTINCT FROM (NEW.org_id, NEW.canonical_facts, NEW.dispatchers, NEW.tags))
     EXECUTE FUNCTION clear_search_hash();
 
 -- Cancels a statement of the recorder if it would replace another version of a row than the recorder has read.
@@ -33,4 +36,4 @@ END
 $$;
 
 COMMENT ON COLUMN connections.search_hash IS
-    'content_hash of the search row. Null if another writer than the recorder has changed the connection.';
+    'content_hash of the search row. Null if the row is new, or if another writer than the recorder has changed it.';

@@ -52,7 +52,8 @@ pub enum ConnectPostgresError {
 /// The tasks for which a process reserves connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ReservedFor {
-    /// Half of the connections are reserved for the short queries of API requests.
+    /// Half of the connections are reserved for the short queries of API requests. A quarter if others
+    /// are reserved for the recorder.
     pub api: bool,
     /// Up to three of the connections are reserved for the batches of the recorder.
     pub recorder: bool,
@@ -80,10 +81,8 @@ impl PostgresStore {
         reserved_for: ReservedFor,
     ) -> Self {
         let max_connections = settings.max_connections;
-        let reserve = |is_reserved: bool, count: u32| if is_reserved { count } else { 0 };
-        let api_connections = reserve(reserved_for.api, max_connections / 2);
-        let recorder_connections = (max_connections / 3).min(MAX_RECORDER_CONNECTIONS);
-        let recorder_connections = reserve(reserved_for.recorder, recorder_connections);
+        let (api_connections, recorder_connections) =
+            reserved_connection_counts(max_connections, reserved_for);
         let guard = ConnectionGuard::new(settings);
         let pool_guard = guard.clone();
         let pool = PgPoolOptions::new()
@@ -117,6 +116,7 @@ impl PostgresStore {
             ),
             pool,
             writes_events: true,
+            moved_events: std::sync::Arc::default(),
         }
     }
 
@@ -126,6 +126,25 @@ impl PostgresStore {
         self.writes_events = writes_events;
         self
     }
+}
+
+/// Returns the number of connections that are reserved for the API and for the recorder.
+///
+/// At least about half of the connections remain in the pool: transactions of the recorder, the sequencer
+/// of events, jobs, lists and streams of the API use them.
+fn reserved_connection_counts(max_connections: u32, reserved_for: ReservedFor) -> (u32, u32) {
+    let ReservedFor { api, recorder } = reserved_for;
+    let api_connections = match (api, recorder) {
+        (false, _) => 0,
+        (true, false) => max_connections / 2,
+        (true, true) => max_connections / 4,
+    };
+    let recorder_connections = if recorder {
+        (max_connections / 3).min(MAX_RECORDER_CONNECTIONS)
+    } else {
+        0
+    };
+    (api_connections, recorder_connections)
 }
 
 /// Keep-alive of the server: an idle session whose client is unreachable ends after 60 s.
@@ -301,5 +320,27 @@ fn connect_error(settings: &PostgresSettings, error: &sqlx::Error) -> ConnectPos
             error => error.to_string(),
         },
         hint,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn about_half_of_the_connections_stay_in_the_pool() {
+        let remaining = |max_connections, api, recorder| {
+            let reserved_for = ReservedFor { api, recorder };
+            let (api, recorder) = reserved_connection_counts(max_connections, reserved_for);
+            max_connections - api - recorder
+        };
+        assert_eq!(remaining(10, true, true), 5);
+        assert_eq!(remaining(10, true, false), 5);
+        assert_eq!(remaining(10, false, true), 7);
+        assert_eq!(remaining(10, false, false), 10);
+        for max_connections in 1..100 {
+            let remaining = remaining(max_connections, true, true);
+            assert!(remaining * 5 >= max_connections * 2, "{max_connections}");
+        }
     }
 }

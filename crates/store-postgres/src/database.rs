@@ -12,8 +12,8 @@ use crate::transaction::PostgresTransaction;
 use crate::{PostgresStore, connect, lookup_results, search, upsert};
 use domain::{ClientId, OrgId, Tenant, Timestamp};
 use store::sql::{
-    Access, ColumnReader as _, EventOutboxStatements, LivenessStatements, Query, RowPage,
-    RowVisitor, SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements,
+    Access, ColumnReader as _, EventOutboxStatements, LivenessStatements, MovedEvents, Query,
+    RowPage, RowVisitor, SELECT_CONNECTED_CLIENTS, SELECT_DISCONNECTED_CLIENTS, SharedStatements,
     SqlDatabase, SqlSyntax, Statement,
 };
 use store::{LookupResult, PageRequest, PartitionLease, PresenceBatch, Result, StoreError};
@@ -34,14 +34,23 @@ pub(crate) static SHARED_STATEMENTS: LazyLock<SharedStatements> = LazyLock::new(
     })
 });
 
+/// The clients that can have the identifier `$1`. The search table has the FQDN in lower case, and only the
+/// start of a long identifier. The limits bound the time of a search for an identifier that many clients have,
+/// such as `localhost`.
+const CANDIDATES: &str = "WITH candidates AS MATERIALIZED (
+            SELECT $1::text AS client_id
+             UNION (SELECT client_id FROM connection_search
+                     WHERE fqdn = left(lower($1 COLLATE \"C\"), 255) LIMIT 10000)
+             UNION (SELECT client_id FROM connection_search
+                     WHERE insights_id = left($1, 255) LIMIT 10000)
+             UNION (SELECT client_id FROM connection_search
+                     WHERE subscription_manager_id = left($1, 255) LIMIT 10000)) ";
+
 /// Condition on clients that have the identifier `$1`.
-const HAS_IDENTIFIER: &str = "(client_id = $1 \
-     OR (left(canonical_facts ->> 'fqdn', 255) = left($1, 255) \
-         AND canonical_facts ->> 'fqdn' = $1) \
-     OR (left(canonical_facts ->> 'insights_id', 255) = left($1, 255) \
-         AND canonical_facts ->> 'insights_id' = $1) \
-     OR (left(canonical_facts ->> 'subscription_manager_id', 255) = left($1, 255) \
-         AND canonical_facts ->> 'subscription_manager_id' = $1))";
+const HAS_IDENTIFIER: &str = "client_id IN (SELECT client_id FROM candidates) \
+     AND (client_id = $1 OR canonical_facts ->> 'fqdn' = $1 \
+         OR canonical_facts ->> 'insights_id' = $1 \
+         OR canonical_facts ->> 'subscription_manager_id' = $1)";
 
 store::statements! {
     NEXT_EPOCHS = "
@@ -92,13 +101,14 @@ store::statements! {
 
     NEWEST_EVENT_POSITION = "SELECT position FROM event_positions WHERE name = 'sequencer'";
 
-    FIND_OUTBOX_EVENT = "SELECT id FROM event_outbox ORDER BY id LIMIT 1";
+    /// Parameters: id below the ids of the rows.
+    FIND_OUTBOX_EVENT = "SELECT id FROM event_outbox WHERE id > $1 ORDER BY id LIMIT 1";
 
     LOCK_SEQUENCER =
         "SELECT position FROM event_positions WHERE name = 'sequencer' FOR UPDATE SKIP LOCKED";
 
-    /// Parameters: limit. All parts of the statement have the same snapshot, so `sequencer` has the
-    /// position before the update.
+    /// Parameters: limit, id below the ids of the rows. All parts of the statement have the same
+    /// snapshot, so `sequencer` has the position before the update.
     ///
     /// The rows are selected by a range of ids, because a list of ids would be joined with the table. After a
     /// vacuum of the empty table PostgreSQL expects one row, and joins without a hash or an index: with many
@@ -106,7 +116,8 @@ store::statements! {
     SEQUENCE_EVENTS = "
         WITH moved AS (
             DELETE FROM event_outbox
-             WHERE id <= (SELECT max(id) FROM (SELECT id FROM event_outbox ORDER BY id LIMIT $1) AS oldest)
+             WHERE id > $2 AND id <= (SELECT max(id) FROM (
+                       SELECT id FROM event_outbox WHERE id > $2 ORDER BY id LIMIT $1) AS oldest)
             RETURNING *),
         inserted AS (
             INSERT INTO events (position, at, type, org_id, account, client_id, data,
@@ -115,15 +126,15 @@ store::statements! {
                    account, client_id, data, previous_dispatchers
               FROM moved CROSS JOIN event_positions AS sequencer
              WHERE sequencer.name = 'sequencer'),
-        moved_count AS (SELECT count(*) AS count FROM moved),
+        moved_count AS (SELECT count(*) AS count, max(id) AS highest_id FROM moved),
         updated AS (
             UPDATE event_positions SET position = position + moved_count.count
               FROM moved_count WHERE name = 'sequencer' AND moved_count.count > 0)
-        SELECT count FROM moved_count";
+        SELECT count, highest_id FROM moved_count";
 
-    /// Parameters: maximum count.
-    COUNT_OUTBOX_EVENTS =
-        "SELECT count(*) AS count FROM (SELECT id FROM event_outbox ORDER BY id LIMIT $1) AS oldest";
+    /// Parameters: maximum count, id below the ids of the rows.
+    COUNT_OUTBOX_EVENTS = "SELECT count(*) AS count FROM (
+        SELECT id FROM event_outbox WHERE id > $2 ORDER BY id LIMIT $1) AS oldest";
 
     /// Parameters: holder, seconds.
     HOLD_FORWARDER = "
@@ -166,9 +177,9 @@ store::statements! {
                AND NOT EXISTS (SELECT FROM connections AS c WHERE c.client_id = h.client_id))
         SELECT count(*) AS count FROM deleted";
 
-    /// Parameters: text, limit. The conditions with `left` use indexes.
+    /// Parameters: text, limit.
     SEARCH_CLIENTS = concatcp!(
-        SELECT_CONNECTED_CLIENTS, HAS_IDENTIFIER, " UNION ALL ",
+        CANDIDATES, SELECT_CONNECTED_CLIENTS, HAS_IDENTIFIER, " UNION ALL ",
         SELECT_DISCONNECTED_CLIENTS, HAS_IDENTIFIER,
         " AND NOT EXISTS (SELECT FROM connections AS c
                            WHERE c.client_id = disconnected_clients.client_id)
@@ -284,6 +295,10 @@ impl SqlDatabase for PostgresStore {
 
     fn event_outbox_statements(&self) -> Option<&'static EventOutboxStatements> {
         Some(&EVENT_OUTBOX_STATEMENTS)
+    }
+
+    fn moved_events(&self) -> Option<&MovedEvents> {
+        Some(&self.moved_events)
     }
 
     async fn next_epochs(&self, queue: &str, partitions: &[i32], owner: &str) -> Result<Vec<Row>> {

@@ -38,6 +38,7 @@ pub struct PostgresStore {
     api_connections: reserved_connections::ReservedConnections,
     recorder_connections: reserved_connections::ReservedConnections,
     writes_events: bool,
+    moved_events: std::sync::Arc<store::sql::MovedEvents>,
 }
 
 /// Returns the name and the text of every statement of this crate. A query whose text depends on

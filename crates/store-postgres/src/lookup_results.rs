@@ -11,7 +11,7 @@ use crate::guarded_pool::GuardedPool;
 use crate::transaction::column;
 use domain::{ClientId, OfflineReason, OnlineCause, Tenant, Timestamp};
 use store::sql::{ColumnReader as _, LookupColumns};
-use store::{LookupResult, Result, Transition, log_transition};
+use store::{LookupResult, Result, Transition, latest_transition, log_transition};
 
 /// Writes the history and the events of the rows in `changed`: an organization that loses a connection sees it
 /// offline, and an organization that gains one sees it online. `now` and `writes_events` are in `parameters`.
@@ -43,11 +43,12 @@ const WRITE_TRANSITIONS: &str = "
 macro_rules! count_transitions {
     ($new_org:expr, $now:expr) => {
         concatcp!(
-            "transition_count = c.transition_count
-                   + CASE WHEN c.org_id = ",
+            "transition_count = CASE WHEN c.org_id = ",
             $new_org,
-            " THEN 0
-                       ELSE (c.org_id <> '')::int + (",
+            " THEN c.transition_count
+                   ELSE ",
+            latest_transition!("c."),
+            " + (c.org_id <> '')::int + (",
             $new_org,
             " <> '')::int END,
                reconnects = CASE WHEN c.org_id = ",

@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use crate::driver;
 use crate::guarded_pool::{GuardedConnection, GuardedPool};
-use store::Result;
 use store::sql::Statement;
+use store::{Result, StoreError};
 
 /// A connection that was idle for this long is pinged before its next use.
 pub(super) const PING_AFTER_IDLE: Duration = Duration::from_secs(1);
@@ -62,7 +62,8 @@ impl ReservedConnections {
     }
 
     /// Runs a query on a reserved connection. The connection is dropped if the query fails or is
-    /// canceled.
+    /// canceled. It is kept after [`StoreError::OutdatedBatch`]: a statement of ours has raised this
+    /// error, so the server has responded and the statement is rolled back.
     pub async fn with_connection<T>(
         &self,
         query: impl AsyncFnOnce(&mut GuardedConnection) -> Result<T>,
@@ -79,12 +80,13 @@ impl ReservedConnections {
         };
         let connection = timeout(guard.acquire_timeout, self.acquire()).await;
         let mut reserved = connection.map_err(|_| timed_out())??;
-        let result = query(&mut reserved.connection).await?;
-        if !reserved.connection.is_closed() {
+        let result = query(&mut reserved.connection).await;
+        let is_usable = matches!(result, Ok(_) | Err(StoreError::OutdatedBatch));
+        if is_usable && !reserved.connection.is_closed() {
             reserved.last_used_at = Instant::now();
             self.idle_connections.lock().push(reserved);
         }
-        Ok(result)
+        result
     }
 
     async fn acquire(&self) -> Result<ReservedConnection> {

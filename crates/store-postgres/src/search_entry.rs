@@ -1,7 +1,7 @@
 //! The rows of the search index, as the recorder computes them.
 //!
-//! The SQL functions `search_terms`, `search_fqdn` and `search_entry_hash` compute the same values for
-//! other writers. A contract test compares both.
+//! The SQL functions `search_terms`, `search_fqdn`, `search_identifier` and `search_entry_hash` compute the
+//! same values for other writers. A contract test compares both.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -13,22 +13,22 @@ use domain::ClientInfo;
 
 /// Maximum number of terms of a connection.
 const MAX_TERMS: usize = 256;
-/// Maximum number of characters of an FQDN in the index.
-const MAX_FQDN_CHARS: usize = 255;
+/// Maximum number of characters of an identifier in the index. PostgreSQL rejects rows with large index
+/// entries.
+const MAX_IDENTIFIER_CHARS: usize = 255;
 /// Separates the parts of a term.
 const SEPARATOR: char = '\u{1f}';
 
-/// The search index rows of a batch, one array for each parameter of the statement. Except for
-/// `row_hashes`, the arrays contain only the rows that can differ from the stored rows.
+/// The search index rows of a batch, one array for each parameter of the statement. The arrays contain only
+/// the rows that can differ from the stored rows.
 #[derive(Debug, Default)]
 pub struct SearchColumns<'a> {
-    /// The content hash of each connection. `None` for a tenantless client, because the index contains
-    /// no tenantless clients.
-    pub row_hashes: Vec<Option<i64>>,
     pub client_ids: Vec<&'a str>,
     pub org_ids: Vec<&'a str>,
     pub content_hashes: Vec<i64>,
     pub fqdns: Vec<Option<String>>,
+    pub insights_ids: Vec<Option<String>>,
+    pub subscription_manager_ids: Vec<Option<String>>,
     /// The hashes of all rows, one row after the other.
     pub term_hashes: Vec<i64>,
     /// Position of the first hash of each row in `term_hashes`. The first position is 1.
@@ -38,35 +38,39 @@ pub struct SearchColumns<'a> {
 }
 
 impl<'a> SearchColumns<'a> {
-    /// Adds a connection. `stored_hash` is the content hash of the stored row, if it is known.
+    /// Adds a connection, and returns its content hash. `stored_hash` is the content hash of the stored
+    /// row, if it is known. The row of a tenantless client has no terms, so no filter of an
+    /// organization finds it.
     pub fn add(
         &mut self,
         client_id: &'a str,
         org_id: &'a str,
         info: &ClientInfo,
         stored_hash: Option<i64>,
-    ) {
-        if org_id.is_empty() {
-            self.row_hashes.push(None);
-            return;
-        }
+    ) -> i64 {
         let first = self.term_hashes.len();
-        let fqdn = search_fqdn(&info.canonical_facts);
-        let mut terms = TermHasher::new(org_id, &mut self.term_hashes);
-        terms.add_all(info);
-        let content_hash = entry_hash(org_id, fqdn.as_deref(), &self.term_hashes[first..]);
-        self.row_hashes.push(Some(content_hash));
+        let fqdn = identifier(&info.canonical_facts, "fqdn").map(|it| it.to_ascii_lowercase());
+        let insights_id = identifier(&info.canonical_facts, "insights_id");
+        let subscription_manager_id = identifier(&info.canonical_facts, "subscription_manager_id");
+        if !org_id.is_empty() {
+            TermHasher::new(org_id, &mut self.term_hashes).add_all(info);
+        }
+        let identifiers = [&fqdn, &insights_id, &subscription_manager_id].map(Option::as_deref);
+        let content_hash = entry_hash(org_id, identifiers, &self.term_hashes[first..]);
         if stored_hash == Some(content_hash) {
             self.term_hashes.truncate(first);
-            return;
+            return content_hash;
         }
         self.client_ids.push(client_id);
         self.org_ids.push(org_id);
         self.content_hashes.push(content_hash);
         self.fqdns.push(fqdn);
+        self.insights_ids.push(insights_id);
+        self.subscription_manager_ids.push(subscription_manager_id);
         let position = |index: usize| i32::try_from(index).unwrap_or(i32::MAX);
         self.first_terms.push(position(first + 1));
         self.last_terms.push(position(self.term_hashes.len()));
+        content_hash
     }
 }
 
@@ -137,9 +141,12 @@ impl<'a> TermHasher<'a> {
 }
 
 /// Returns a hash of everything that the search index stores about a connection.
-fn entry_hash(org_id: &str, fqdn: Option<&str>, term_hashes: &[i64]) -> i64 {
-    let fqdn = fqdn.unwrap_or_default();
-    let mut text = format!("{org_id}{SEPARATOR}{fqdn}{SEPARATOR}");
+fn entry_hash(org_id: &str, identifiers: [Option<&str>; 3], term_hashes: &[i64]) -> i64 {
+    let mut text = format!("{org_id}{SEPARATOR}");
+    for identifier in identifiers {
+        text.push_str(identifier.unwrap_or_default());
+        text.push(SEPARATOR);
+    }
     for (index, hash) in term_hashes.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         // Writing to a string does not fail.
@@ -148,11 +155,10 @@ fn entry_hash(org_id: &str, fqdn: Option<&str>, term_hashes: &[i64]) -> i64 {
     hash_text(text.as_bytes())
 }
 
-/// Returns the FQDN in lower case.
-fn search_fqdn(facts: &Value) -> Option<String> {
-    let fqdn = text_of(facts.as_object()?.get("fqdn")?)?;
-    let fqdn: String = fqdn.chars().take(MAX_FQDN_CHARS).collect();
-    Some(fqdn.to_ascii_lowercase())
+/// Returns the start of the text of a fact.
+fn identifier(facts: &Value, fact: &str) -> Option<String> {
+    let text = text_of(facts.as_object()?.get(fact)?)?;
+    Some(text.chars().take(MAX_IDENTIFIER_CHARS).collect())
 }
 
 /// Returns a fact in lower case. A UUID has no dashes.

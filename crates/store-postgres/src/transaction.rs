@@ -20,7 +20,8 @@ use store::sql::{
 };
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, HistoryRow,
-    LastSeen, MessageAnswer, NewEvent, PartitionLease, ReceivedAt, Result, received_after,
+    LastSeen, MessageAnswer, NewEvent, PartitionLease, ReceivedAt, Result, latest_transition,
+    received_after,
 };
 
 /// Receive time of the latest presence message of a connected client.
@@ -73,7 +74,7 @@ store::statements! {
                    THEN d.hourly_reconnects + 1 ELSE 1 END,
                CASE WHEN d.hourly_reconnects_since > h.received_at - interval '1 hour'
                    THEN d.hourly_reconnects_since ELSE h.received_at END,
-               d.transition_count + 1, d.content_hashes, $9, $9
+               ", latest_transition!("d."), " + 1, d.content_hashes, $9, $9
           FROM disconnected_clients AS d
           JOIN UNNEST($1::text[], $2::timestamptz[], $3::bigint[], $4::bigint[], $5::bigint[],
                $6::text[], $7::text[], $8::timestamptz[])
@@ -106,7 +107,7 @@ store::statements! {
                 CASE WHEN offline.reason = 'client' THEN offline.received_at
                     ELSE COALESCE(c.last_seen, c.last_heartbeat_at, c.online_received_at) END,
                 c.reconnects, c.hourly_reconnects, c.hourly_reconnects_since,
-                c.transition_count + 1, c.content_hashes, offline.reason)
+                ", latest_transition!("c."), " + 1, c.content_hashes, offline.reason)
         INSERT INTO disconnected_clients (client_id, org_id, account, tags, ",
                 ONLINE_MESSAGE_COLUMNS, ", tenant_lookup_timestamp, tenant_lookup_failure_count,
                 disconnected_at, queue_topic, queue_partition, queue_offset, ", PRESENCE_STAMP_COLUMNS, ",

@@ -118,21 +118,27 @@ const REJECT_OUTDATED_ROWS: &str = "(
             SELECT CASE WHEN count(*) < cardinality($1::text[]) OR bool_or(is_lost)
                    THEN reject_outdated_batch() ELSE 0 END FROM upserted)";
 
-/// Writes the rows of the search index in the parameters `$39` to `$45` that differ. The count of the
+/// Writes the rows of the search index in the parameters `$39` to `$47` that differ. The count of the
 /// upserted rows makes PostgreSQL lock the connections first, as the triggers of other writers do.
 const WRITE_SEARCH_ROWS: &str = "
-        INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, term_hashes)
-        SELECT client_id, org_id, content_hash, fqdn, ($45::bigint[])[first_term:last_term]
-          FROM UNNEST($39::text[], $40::text[], $41::bigint[], $42::text[], $43::int[], $44::int[])
-            AS t (client_id, org_id, content_hash, fqdn, first_term, last_term),
+        INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, insights_id,
+               subscription_manager_id, term_hashes)
+        SELECT client_id, org_id, content_hash, fqdn, insights_id, subscription_manager_id,
+               ($47::bigint[])[first_term:last_term]
+          FROM UNNEST($39::text[], $40::text[], $41::bigint[], $42::text[], $43::text[],
+               $44::text[], $45::int[], $46::int[])
+            AS t (client_id, org_id, content_hash, fqdn, insights_id, subscription_manager_id,
+               first_term, last_term),
                (SELECT count(*) AS count FROM upserted) AS upserted
          WHERE upserted.count > 0 AND content_hash IS DISTINCT FROM (
                SELECT s.content_hash FROM connection_search AS s WHERE s.client_id = t.client_id)
         ON CONFLICT (client_id) DO UPDATE SET org_id = excluded.org_id,
                content_hash = excluded.content_hash, fqdn = excluded.fqdn,
+               insights_id = excluded.insights_id,
+               subscription_manager_id = excluded.subscription_manager_id,
                term_hashes = excluded.term_hashes";
 
-/// Writes the history rows in the parameters `$46` to `$51` and the events in `$52` to `$58`. The previous
+/// Writes the history rows in the parameters `$48` to `$53` and the events in `$54` to `$60`. The previous
 /// dispatchers are read from the snapshot of the statement, which still has the old row.
 ///
 /// The ids of the events are drawn after the rows of the clients are locked, so the events of a client have
@@ -141,16 +147,16 @@ const WRITE_HISTORY_AND_EVENTS: &str = concatcp!(
     "history AS (",
     INSERT_HISTORY,
     "
-          FROM UNNEST($46::text[], $47::bigint[], $48::timestamptz[], $49::text[], $50::text[],
-               $51::text[]) AS h (client_id, number, at, org_id, status, reason)
+          FROM UNNEST($48::text[], $49::bigint[], $50::timestamptz[], $51::text[], $52::text[],
+               $53::text[]) AS h (client_id, number, at, org_id, status, reason)
          WHERE (SELECT count(*) FROM upserted) > 0
         ON CONFLICT (client_id, org_id, number) DO UPDATE SET at = excluded.at,
                status = excluded.status, reason = excluded.reason RETURNING 1),
         outbox AS (",
     INSERT_EVENTS,
     "
-          FROM UNNEST($52::timestamptz[], $53::text[], $54::text[], $55::text[], $56::text[],
-               $57::text[], $58::bool[])
+          FROM UNNEST($54::timestamptz[], $55::text[], $56::text[], $57::text[], $58::text[],
+               $59::text[], $60::bool[])
             AS e (at, type, org_id, account, client_id, data, dispatchers_changed)
          WHERE (SELECT count(*) FROM upserted) > 0 RETURNING 1)"
 );
@@ -169,17 +175,19 @@ store::statements! {
     /// `FOR SHARE` waits for a process that is acquiring one of the partitions, and then reads the new
     /// epoch. The counts in the conditions make PostgreSQL run the parts in this order.
     ///
-    /// All parts have the same snapshot. If a client is marked as disconnected at this moment, its new
-    /// row in `disconnected_clients` can remain. The row has no effect while the client is connected,
-    /// and its next message or its next disconnect replaces it.
+    /// All parts have the same snapshot. If a client is marked as disconnected while the statement waits
+    /// for its row, the row no longer has the replaced version, and the statement fails. Only a client
+    /// without a row can connect and disconnect meanwhile: its new row in `disconnected_clients` then
+    /// remains. The row has no effect while the client is connected, and its next message or its next
+    /// disconnect replaces it.
     RECORD_UPSERTS = concatcp!("
         WITH held AS MATERIALIZED (
             SELECT queue, partition, epoch FROM partition_epoch
-             WHERE (queue, partition) IN (SELECT * FROM UNNEST($59::text[], $60::int[]))
+             WHERE (queue, partition) IN (SELECT * FROM UNNEST($61::text[], $62::int[]))
              ORDER BY queue, partition FOR SHARE),
         fence AS MATERIALIZED (
-            SELECT count(*) = cardinality($59::text[]) AS is_held
-              FROM held JOIN UNNEST($59::text[], $60::int[], $61::bigint[])
+            SELECT count(*) = cardinality($61::text[]) AS is_held
+              FROM held JOIN UNNEST($61::text[], $62::int[], $63::bigint[])
                 AS lease (queue, partition, epoch) USING (queue, partition, epoch)),
         upserted AS (", INSERT_ROWS, ", fence WHERE fence.is_held", UPDATE_ROWS, "),
         indexed AS (", WRITE_SEARCH_ROWS, " RETURNING 1),
@@ -318,23 +326,31 @@ pub(crate) fn bigint(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Binds the parameters `$38` to `$45`.
+/// Binds the parameters `$38` to `$47`.
 fn bind_search_rows(query: PgQuery, rows: &[ConnectionUpsert]) -> PgQuery {
     let mut search = SearchColumns::default();
+    let mut row_hashes = Vec::with_capacity(rows.len());
     for upsert in rows {
-        let stored_hash = match upsert.replaced {
-            ReplacedRow::Version(version) => version.search_hash,
+        let version = match upsert.replaced {
+            ReplacedRow::Version(version) => Some(version),
             ReplacedRow::Absent | ReplacedRow::Any => None,
         };
+        let stored_hash = version.and_then(|version| version.search_hash);
         let org_id = TenantColumns::from(&upsert.tenant).org_id;
-        search.add(upsert.client_id.as_str(), org_id, &upsert.info, stored_hash);
+        let hash = search.add(upsert.client_id.as_str(), org_id, &upsert.info, stored_hash);
+        // At the same time, retention can delete the search row of a client that reconnects, because its
+        // snapshot does not have the connection. The statement then skips the search row, because its own
+        // snapshot still has it. Without a stored hash, the next online message writes the search row.
+        row_hashes.push(version.map(|_| hash));
     }
     query
-        .bind(search.row_hashes)
+        .bind(row_hashes)
         .bind(search.client_ids)
         .bind(search.org_ids)
         .bind(search.content_hashes)
         .bind(search.fqdns)
+        .bind(search.insights_ids)
+        .bind(search.subscription_manager_ids)
         .bind(search.first_terms)
         .bind(search.last_terms)
         .bind(search.term_hashes)

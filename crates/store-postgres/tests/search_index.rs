@@ -39,6 +39,13 @@ fn upsert(client_id: &str, info: ClientInfo) -> ConnectionUpsert {
     }
 }
 
+fn tenantless_upsert(client_id: &str, info: ClientInfo) -> ConnectionUpsert {
+    ConnectionUpsert {
+        tenant: TenantChange::PendingLookup,
+        ..upsert(client_id, info)
+    }
+}
+
 fn info(canonical_facts: Value, dispatchers: Value, tags: Value) -> ClientInfo {
     ClientInfo {
         canonical_facts,
@@ -60,7 +67,7 @@ fn unusual_clients() -> Vec<ClientInfo> {
             json!({}),
         ),
         info(
-            json!({"insights_id": uuid, "other": uuid.replace('-', "")}),
+            json!({"insights_id": uuid, "other": uuid.replace('-', ""), "subscription_manager_id": uuid}),
             json!([]),
             json!([1]),
         ),
@@ -81,6 +88,22 @@ fn unusual_clients() -> Vec<ClientInfo> {
             json!({"ß_ß": {}}),
             json!({"tab\t": "line\r\n"}),
         ),
+        info(
+            json!({"insights_id": "Ä€".repeat(200), "subscription_manager_id": "x".repeat(256)}),
+            json!({}),
+            json!({}),
+        ),
+        info(
+            json!({"insights_id": ["a", 1.50], "subscription_manager_id": {"b": 1e3, "a": null}}),
+            json!({}),
+            json!({}),
+        ),
+        info(
+            json!({"insights_id": null, "subscription_manager_id": -0.0}),
+            json!({}),
+            json!({}),
+        ),
+        info(json!(["insights_id"]), json!({}), json!({})),
         info(many.clone(), many.clone(), many),
         info(
             json!({"list": (0..300).collect::<Vec<_>>(), "zzz": "omitted"}),
@@ -139,6 +162,8 @@ fn any_json() -> impl Strategy<Value = Value> {
 fn any_object() -> impl Strategy<Value = Value> {
     let key = prop_oneof![
         Just("fqdn".to_owned()),
+        Just("insights_id".to_owned()),
+        Just("subscription_manager_id".to_owned()),
         "[^\\x00]{0,8}".prop_map(String::from)
     ];
     let members = prop::collection::btree_map(key, any_json(), 0..8);
@@ -203,10 +228,13 @@ async fn recorder_and_triggers_compute_the_same_search_rows() {
     assert!(hostile.len() > 100, "{}", hostile.len());
     let clients = [unusual_clients(), hostile, generated_clients()].concat();
     let numbered = clients.iter().cloned().enumerate();
-    let upserts: Vec<_> = numbered
-        .map(|(number, info)| upsert(&format!("recorder-{number}"), info))
-        .collect();
-    fixture.record(upserts).await;
+    for tenant in [Some("org"), None] {
+        let upserts = numbered.clone().map(|(number, info)| match tenant {
+            Some(name) => upsert(&format!("recorder-{name}-{number}"), info),
+            None => tenantless_upsert(&format!("recorder-tenantless-{number}"), info),
+        });
+        fixture.record(upserts.collect()).await;
+    }
     let copy = "INSERT INTO connections (client_id, org_id, account, dialect, kind, topic_prefix,
                        canonical_facts, catalog_service_facts, dispatchers, tags, client_name, client_version,
                        message_sent, online_received_at)
@@ -214,20 +242,67 @@ async fn recorder_and_triggers_compute_the_same_search_rows() {
                        topic_prefix, canonical_facts, catalog_service_facts, dispatchers, tags, client_name,
                        client_version, message_sent, online_received_at FROM connections";
     let copied = sqlx::query(copy).execute(&mut fixture.other_writer).await;
-    assert_eq!(copied.unwrap().rows_affected(), clients.len() as u64);
+    assert_eq!(copied.unwrap().rows_affected(), 2 * clients.len() as u64);
     let different = "
         SELECT r.client_id || ': ' || r::text || ' ' || t::text || ' ' || c.canonical_facts::text
           FROM connection_search AS r
           JOIN connection_search AS t ON t.client_id = replace(r.client_id, 'recorder', 'trigger')
           JOIN connections AS c ON c.client_id = r.client_id
          WHERE r.client_id LIKE 'recorder-%'
-           AND (r.org_id, r.content_hash, r.fqdn, r.term_hashes)
-            IS DISTINCT FROM (t.org_id, t.content_hash, t.fqdn, t.term_hashes)";
+           AND (r.org_id, r.content_hash, r.fqdn, r.insights_id, r.subscription_manager_id, r.term_hashes)
+            IS DISTINCT FROM (t.org_id, t.content_hash, t.fqdn, t.insights_id,
+                t.subscription_manager_id, t.term_hashes)";
     let differences = fixture.fetch_texts(different).await;
     assert!(differences.is_empty(), "{differences:#?}");
     let count = "SELECT count(*)::text FROM connection_search";
-    let expected = (2 * clients.len()).to_string();
+    let expected = (4 * clients.len()).to_string();
     assert_eq!(fixture.fetch_texts(count).await, [expected]);
+    let terms_of_tenantless = "SELECT client_id FROM connection_search
+                                WHERE (org_id = '') <> (client_id LIKE '%-tenantless-%')
+                                   OR (org_id = '' AND term_hashes <> '{}')";
+    assert_eq!(fixture.fetch_texts(terms_of_tenantless).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn search_row_of_a_tenantless_client_is_deleted_with_its_connection() {
+    let mut fixture = Fixture::new().await;
+    let facts = info(json!({"fqdn": "a.example"}), json!({}), json!({}));
+    let client = tenantless_upsert("a", facts.clone());
+    fixture.record(vec![client, upsert("b", facts)]).await;
+    let rows = "SELECT concat_ws(' ', client_id, org_id, fqdn, cardinality(term_hashes))
+                  FROM connection_search ORDER BY client_id";
+    let expected = ["a  a.example 0", "b 10001 a.example 1"];
+    assert_eq!(fixture.fetch_texts(rows).await, expected);
+    let deleted = sqlx::query("DELETE FROM connections")
+        .execute(&mut fixture.other_writer)
+        .await;
+    assert_eq!(deleted.unwrap().rows_affected(), 2);
+    assert_eq!(fixture.fetch_texts(rows).await, expected[1..]);
+}
+
+#[tokio::test]
+async fn update_that_changes_no_content_keeps_the_search_hash() {
+    let mut fixture = Fixture::new().await;
+    let mut client = upsert("a", info(json!({}), json!({}), json!({"k": "v"})));
+    let client_id = client.client_id.clone();
+    fixture.record(vec![client.clone()]).await;
+    let clients = [client_id.clone()];
+    let states = fixture.store.load_client_states(&clients).await.unwrap();
+    let connection = states[&client_id].connection.as_ref();
+    client.replaced = ReplacedRow::Version(connection.unwrap().version);
+    fixture.record(vec![client]).await;
+    for (change, is_known) in [
+        (
+            "UPDATE connections SET org_id = org_id, tags = tags, account = '43'",
+            "true",
+        ),
+        ("UPDATE connections SET tags = '{\"k\": \"w\"}'", "false"),
+    ] {
+        let changed = sqlx::query(change).execute(&mut fixture.other_writer).await;
+        assert_eq!(changed.unwrap().rows_affected(), 1);
+        let has_hash = "SELECT (c.search_hash IS NOT NULL)::text FROM connections AS c";
+        assert_eq!(fixture.fetch_texts(has_hash).await, [is_known], "{change}");
+    }
 }
 
 #[tokio::test]

@@ -1,21 +1,27 @@
 //! Changes of a connection's tenant by a job, with their history and events.
 
+use const_format::concatcp;
+
 use domain::{ClientId, ClientInfo, OfflineReason, OnlineCause, OrgId, Tenant, Timestamp};
 use store::sql::{ColumnReader as _, Query, SqlTransaction as _};
-use store::{HistoryRow, NewEvent, Result, Transition, event_data, log_transitions};
+use store::{
+    HistoryRow, NewEvent, Result, Transition, event_data, latest_transition, log_transitions,
+};
 
 use crate::driver::Row;
 use crate::transaction::SqliteTransaction;
 
 store::statements! {
-    FIND_CONNECTION =
-        "SELECT org_id, account, coalesce(connected_since, online_received_at) AS connected_since,
-                transition_count, canonical_facts, dispatchers, tags, client_version
-           FROM connections WHERE client_id = $1";
+    FIND_CONNECTION = concatcp!(
+        "SELECT org_id, account, coalesce(connected_since, online_received_at) AS connected_since, ",
+        latest_transition!("c."),
+        " AS transition_count, canonical_facts, dispatchers, tags, client_version
+           FROM connections AS c WHERE client_id = $1"
+    );
 
-    /// Parameters: client, number of new transitions, time.
+    /// Parameters: client, number of the latest transition, time.
     COUNT_TRANSITIONS =
-        "UPDATE connections SET transition_count = transition_count + $2, connected_since = $3,
+        "UPDATE connections SET transition_count = $2, connected_since = $3,
                 reconnects = 0
           WHERE client_id = $1";
 }
@@ -81,8 +87,7 @@ pub(crate) async fn save(
         let data = event_data::online(&info, cause);
         add(tenant, Transition::Online(cause), event_data::ONLINE, data);
     }
-    let new_transitions = i64::try_from(history.len()).unwrap_or(i64::MAX);
-    let count = COUNT_TRANSITIONS.with([client.into(), new_transitions.into(), now.into()]);
+    let count = COUNT_TRANSITIONS.with([client.into(), number.into(), now.into()]);
     transaction.execute(count).await?;
     transaction.write_history(&history).await?;
     if writes_events {

@@ -21,7 +21,7 @@ use store::sql::{
 use store::{
     ConnectionEnd, ConnectionUpsert, DeadLetter, DeliveredReport, HeartbeatUpdate, HistoryRow,
     LastSeen, MessageAnswer, NewEvent, PartitionLease, ReceivedAt, ReplacedRow, Result,
-    received_after,
+    latest_transition, received_after,
 };
 
 /// The offline messages in the parameter `$1`, a JSON array of arrays.
@@ -93,7 +93,9 @@ store::statements! {
          THEN hourly_reconnects + 1 ELSE 1 END, \
          CASE WHEN hourly_reconnects_since > h.received_at - 3600000000 \
          THEN hourly_reconnects_since ELSE h.received_at END, \
-         transition_count + 1, content_hashes FROM disconnected_clients AS d, ",
+         ",
+        latest_transition!("d."),
+        " + 1, content_hashes FROM disconnected_clients AS d, ",
         HEARTBEAT,
         " WHERE client_id = $1 AND ",
         received_after!("h.", "h.received_at"; "d.presence_", "d.disconnected_at"),
@@ -126,7 +128,9 @@ store::statements! {
          offline.sequence, coalesce(c.connected_since, c.online_received_at), \
          CASE WHEN offline.reason = 'client' THEN offline.received_at \
          ELSE coalesce(c.last_seen, c.last_heartbeat_at, c.online_received_at) END, \
-         c.reconnects, c.hourly_reconnects, c.hourly_reconnects_since, c.transition_count + 1, \
+         c.reconnects, c.hourly_reconnects, c.hourly_reconnects_since, ",
+        latest_transition!("c."),
+        " + 1, \
          c.content_hashes, offline.reason \
          FROM offline JOIN connections AS c USING (client_id) WHERE ",
         ENDS_CONNECTION,

@@ -84,10 +84,12 @@ pub trait EventRepository: Send + Sync + 'static {
     /// events up to `up_to_position`. Returns the number of deleted events.
     ///
     /// The deletion stops at the first event at or after `time`, so the stored positions never have
-    /// a gap.
+    /// a gap. An event after `now` was recorded while the clock was wrong: it is deleted with the
+    /// events around it.
     async fn delete_events_before(
         &self,
         time: Timestamp,
+        now: Timestamp,
         limit: u32,
         up_to_position: u64,
     ) -> Result<u64>;

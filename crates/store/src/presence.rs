@@ -18,6 +18,20 @@ pub struct StoredState {
     pub connection: Option<StoredConnection>,
     /// The client's row in `disconnected_clients`, if the client has disconnected.
     pub disconnect: Option<StoredDisconnect>,
+    /// Number of the latest history row, if no row of the client counts its transitions: the Go
+    /// implementation deletes rows without their history, and inserts rows without a count. Otherwise 0.
+    pub latest_transition: u64,
+}
+
+impl StoredState {
+    /// Returns whether a row of the client counts its transitions.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        let connection = self.connection.as_ref().map(|row| &row.presence);
+        let disconnect = self.disconnect.as_ref().map(|row| &row.presence);
+        let mut rows = connection.into_iter().chain(disconnect);
+        rows.any(|presence| presence.transition_count > 0)
+    }
 }
 
 /// The columns of `connections` that decide how a new message is applied. In the comments of the
@@ -49,8 +63,8 @@ pub struct RowVersion {
     /// Time of the batch or of the tenant lookup that wrote the version. Heartbeats, claims and reports
     /// to inventory do not change the time.
     pub updated_at: Timestamp,
-    /// Hash of the client's row in the search index. `None` if the store has no search index, or if
-    /// another writer than the recorder wrote the version.
+    /// Hash of the client's row in the search index. `None` if the store has no search index, if the row
+    /// is new, or if another writer than the recorder wrote the version.
     pub search_hash: Option<i64>,
 }
 
@@ -84,11 +98,17 @@ pub enum WriteOutcome {
 /// Reads and writes the presence of clients, for the recorder.
 #[async_trait]
 pub trait PresenceRepository: Send + Sync + 'static {
-    /// Loads the stored state of clients in one query. Unknown clients are absent from the map.
+    /// Loads the stored state of clients in one query, and in a second one if some of them are new. Unknown
+    /// clients are absent from the map.
     async fn load_client_states(
         &self,
         clients: &[ClientId],
     ) -> Result<HashMap<ClientId, StoredState>>;
+
+    /// Returns whether [`Self::record_batch`] writes events. If not, the caller need not build them.
+    fn records_events(&self) -> bool {
+        true
+    }
 
     /// Writes a batch in one transaction. The batch is durable when this method returns.
     ///

@@ -294,7 +294,7 @@ async fn payload_that_is_too_large_for_any_message_is_truncated_while_it_is_rece
             payload: payload.into(),
             retained: false,
             is_operator_replay: false,
-            is_last_will: false,
+            is_last_will: None,
             is_takeover: false,
             received_at: domain::Timestamp::UNIX_EPOCH,
             ingest_stamp: None,

@@ -31,7 +31,9 @@ pub(crate) struct TestSink {
 
 impl MessageSink for TestSink {
     fn prepare(&self, message: InboundMessage) -> PreparedMessage {
-        self.last_wills.lock().push(message.is_last_will);
+        self.last_wills
+            .lock()
+            .push(message.is_last_will == Some(true));
         // Another thread needs the lock of all connections.
         let (sender, receiver) = mpsc::channel();
         if let Some(state) = self.state.get().and_then(Weak::upgrade) {

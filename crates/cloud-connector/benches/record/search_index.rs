@@ -322,9 +322,15 @@ async fn insert_other_clients(
           ORDER BY id"
     );
     let insert_search_rows = "
-        INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, term_hashes)
-        SELECT client_id, org_id, search_entry_hash(org_id, fqdn, term_hashes), fqdn, term_hashes
+        INSERT INTO connection_search (client_id, org_id, content_hash, fqdn, insights_id,
+               subscription_manager_id, term_hashes)
+        SELECT client_id, org_id, search_entry_hash(org_id, fqdn, insights_id,
+                   subscription_manager_id, term_hashes), fqdn, insights_id, subscription_manager_id,
+               term_hashes
           FROM (SELECT client_id, org_id, search_fqdn(canonical_facts) AS fqdn,
+                       search_identifier(canonical_facts, 'insights_id') AS insights_id,
+                       search_identifier(canonical_facts, 'subscription_manager_id')
+                           AS subscription_manager_id,
                        ARRAY(SELECT hashtextextended(org_id || chr(31) || term, 0)
                                FROM search_terms(canonical_facts, dispatchers, tags) AS t (term)
                               WHERE term IS NOT NULL) AS term_hashes

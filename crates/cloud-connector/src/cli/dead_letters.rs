@@ -313,7 +313,7 @@ async fn replay_through_kafka(
         payload: dead_letter.payload.clone(),
         retained: false,
         is_operator_replay: true,
-        is_last_will: false,
+        is_last_will: None,
         is_takeover: false,
         received_at: dead_letter.last_received,
         ingest_stamp: None,

@@ -246,7 +246,7 @@ fn is_handshake(channel: Channel, topic: String, payload: Vec<u8>) -> bool {
         payload: payload.into(),
         retained: true,
         is_operator_replay: false,
-        is_last_will: false,
+        is_last_will: Some(false),
         is_takeover: false,
         received_at: Timestamp::UNIX_EPOCH,
         ingest_stamp: None,

@@ -53,7 +53,8 @@ pub struct Explanation<'a> {
     /// Maximum number of messages that were processed a second time. An external broker delivers
     /// messages again to a restarted `ingest` process.
     pub max_repeats: u32,
-    /// Whether the events of acknowledged messages are visible.
+    /// Whether the events of acknowledged messages are visible, and takeovers are known: with the embedded
+    /// broker.
     pub commits_before_acknowledging: bool,
 }
 
@@ -137,6 +138,9 @@ impl Explanation<'_> {
                 is_certain,
             } => {
                 add(state.connected(revision));
+                if self.commits_before_acknowledging && state.is_connected {
+                    add(state.taken_over(revision));
+                }
                 if !is_certain {
                     add(state);
                 }
@@ -221,6 +225,14 @@ impl ModelState {
             is_connected: true,
             revision: Some(revision),
             transitions: self.transitions + u64::from(!self.is_connected),
+        }
+    }
+
+    /// Another connection has replaced the connection. This has a number in the history, but no event.
+    fn taken_over(self, revision: u64) -> Self {
+        Self {
+            transitions: self.transitions + 1,
+            ..self.connected(revision)
         }
     }
 

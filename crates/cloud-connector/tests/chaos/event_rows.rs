@@ -16,6 +16,13 @@ pub struct HistoryRow {
     pub at_micros: i64,
 }
 
+impl HistoryRow {
+    /// Returns whether another connection of the client has replaced its connection.
+    pub fn is_takeover(&self) -> bool {
+        self.reason == "takeover"
+    }
+}
+
 /// The presence transitions of all clients, and the number of events.
 pub struct EventRows {
     /// The history of each client, ordered by number.

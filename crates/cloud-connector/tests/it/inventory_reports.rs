@@ -176,7 +176,7 @@ impl Fixture {
                 payload: Bytes::from(message.to_string()),
                 retained: false,
                 is_operator_replay: false,
-                is_last_will: false,
+                is_last_will: None,
                 is_takeover: false,
                 received_at: Timestamp::now(),
                 ingest_stamp: None,

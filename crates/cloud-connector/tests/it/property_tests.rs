@@ -429,7 +429,7 @@ impl CaseRunner {
                 payload,
                 retained,
                 is_operator_replay: false,
-                is_last_will: false,
+                is_last_will: None,
                 is_takeover: false,
                 received_at: timestamp_at(received.at),
                 ingest_stamp: received.stamp,

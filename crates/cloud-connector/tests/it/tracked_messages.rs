@@ -9,19 +9,21 @@ mod states;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
-use test_support::mqtt::{Connect, RawClient, control_out_topic, data_in_topic, online_message};
+use test_support::mqtt::{
+    Connect, RawClient, control_out_topic, data_in_topic, data_out_topic, online_message,
+};
 use test_support::{Deployment, eventually, unique_id};
 
 const ORG_ID_HEADER: HeaderName = HeaderName::from_static("x-rh-cloud-connector-org-id");
 
 /// A connected client of the status dialect that receives messages.
-struct Receiver {
+pub struct Receiver {
     client_id: String,
     client: RawClient,
 }
 
 impl Receiver {
-    async fn connect(deployment: &Deployment) -> Self {
+    pub async fn connect(deployment: &Deployment) -> Self {
         Self::connect_as(deployment, &unique_id("tracked")).await
     }
 
@@ -39,12 +41,19 @@ impl Receiver {
     }
 
     /// Sends a tracked message to the client. Returns its id after the broker has acknowledged it.
-    async fn send_tracked(&self, deployment: &Deployment) -> String {
+    pub async fn send_tracked(&self, deployment: &Deployment) -> String {
         let message = json!({"directive": "echo", "payload": "hello", "track": true});
         let (status, body) = deployment.send_message(&self.client_id, message).await;
         assert_eq!(status, 201, "{body}");
         assert_eq!(body.as_object().unwrap().len(), 1, "{body}");
         body["id"].as_str().unwrap().to_owned()
+    }
+
+    /// Answers a message.
+    pub async fn answer(&mut self, id: &str, content: &Value) {
+        let topic = data_out_topic(&self.client_id);
+        let answer = answers::data_message(id, content);
+        self.client.must_publish(&topic, &answer).await;
     }
 }
 

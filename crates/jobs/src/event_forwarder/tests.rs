@@ -29,6 +29,8 @@ pub(crate) struct MemoryEvents {
     /// Time and position of each deletion.
     pub deletions: Mutex<Vec<(Timestamp, u64)>>,
     holder: Mutex<Option<String>>,
+    /// End of the lease of `holder`. `None` if it never ends.
+    held_until: Mutex<Option<Instant>>,
 }
 
 impl MemoryEvents {
@@ -41,6 +43,7 @@ impl MemoryEvents {
             forwarded: Mutex::new(0),
             deletions: Mutex::default(),
             holder: Mutex::new(None),
+            held_until: Mutex::new(None),
         })
     }
 }
@@ -75,6 +78,7 @@ impl EventRepository for MemoryEvents {
     async fn delete_events_before(
         &self,
         time: Timestamp,
+        _now: Timestamp,
         _limit: u32,
         up_to_position: u64,
     ) -> store::Result<u64> {
@@ -84,9 +88,12 @@ impl EventRepository for MemoryEvents {
 
     async fn hold_forwarder(&self, holder: &str, duration: Duration) -> store::Result<Option<u64>> {
         let mut current = self.holder.lock();
-        if current.as_deref().is_some_and(|current| current != holder) {
+        let mut held_until = self.held_until.lock();
+        let is_held = held_until.is_none_or(|held_until| Instant::now() < held_until);
+        if is_held && current.as_deref().is_some_and(|current| current != holder) {
             return Ok(None);
         }
+        *held_until = Some(Instant::now() + duration);
         *current = (!duration.is_zero()).then(|| holder.to_owned());
         Ok(Some(*self.forwarded.lock()))
     }
@@ -114,11 +121,14 @@ struct MemorySink {
     delivered: Mutex<Vec<(u64, String)>>,
     /// Positions that fail, each once.
     failures: Mutex<VecDeque<(u64, SendResult)>>,
+    /// Time that each call needs.
+    delay: Duration,
 }
 
 #[async_trait]
 impl EventSink for MemorySink {
     async fn send(&self, events: &[OutgoingEvent]) -> Vec<SendResult> {
+        tokio::time::sleep(self.delay).await;
         let send = |event: &OutgoingEvent| {
             let mut failures = self.failures.lock();
             if let Some((position, result)) = failures.front().copied()
@@ -193,6 +203,7 @@ async fn event_that_is_too_large_does_not_stop_the_forwarder() {
 async fn nothing_is_forwarded_while_another_process_has_the_lease() {
     let events = MemoryEvents::new(&["a"]);
     *events.holder.lock() = Some("two".to_owned());
+    *events.held_until.lock() = None;
     let sink = Arc::new(MemorySink::default());
     forward(&events, &sink).await;
     assert!(sink.delivered.lock().is_empty());
@@ -200,4 +211,53 @@ async fn nothing_is_forwarded_while_another_process_has_the_lease() {
     *events.holder.lock() = None;
     forward(&events, &sink).await;
     assert_eq!(sink.delivered.lock().len(), 1);
+}
+
+/// A chunk of one client has as many groups as events.
+#[tokio::test(start_paused = true)]
+async fn lease_is_renewed_between_the_groups_of_a_chunk() {
+    let events = MemoryEvents::new(&["a"; 100]);
+    let sink = Arc::new(MemorySink {
+        delay: Duration::from_millis(500),
+        ..MemorySink::default()
+    });
+    let forwarder = EventForwarder {
+        events: events.clone(),
+        sink: sink.clone(),
+        holder: "one".to_owned(),
+    };
+    let tasks = TaskGroup::new();
+    let running = tokio::spawn(forwarder.run(tasks.clone()));
+    for _ in 0..45 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let other = events.hold_forwarder("two", LEASE).await;
+        assert_eq!(other.unwrap(), None);
+    }
+    assert!(*events.forwarded.lock() > 80);
+    tasks.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunk_ends_when_the_lease_is_lost() {
+    let events = MemoryEvents::new(&["a"; 100]);
+    let sink = Arc::new(MemorySink {
+        delay: Duration::from_secs(2),
+        ..MemorySink::default()
+    });
+    let forwarder = EventForwarder {
+        events: events.clone(),
+        sink: sink.clone(),
+        holder: "one".to_owned(),
+    };
+    let mut position = 0;
+    let mut renewed_at = Instant::now();
+    *events.holder.lock() = Some("two".to_owned());
+    *events.held_until.lock() = None;
+    tokio::time::sleep(RENEW_INTERVAL).await;
+    let next = forwarder
+        .forward_chunk(&mut position, &mut renewed_at)
+        .await;
+    assert_eq!(next.unwrap(), Next::LeaseLost);
+    assert!(sink.delivered.lock().is_empty());
 }

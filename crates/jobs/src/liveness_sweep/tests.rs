@@ -28,6 +28,10 @@ struct World {
 }
 
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each value is a fault that a test switches on"
+)]
 struct State {
     connections: BTreeMap<ClientId, WatchedConnection>,
     /// Clients that answer pings.

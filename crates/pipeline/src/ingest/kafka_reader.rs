@@ -520,7 +520,7 @@ fn to_recorder_input(
         payload: kafka_message.payload.clone(),
         retained: header_value(header::RETAIN) == "true",
         is_operator_replay: operator_replay_header == "true",
-        is_last_will: false,
+        is_last_will: None,
         is_takeover: false,
         received_at,
         ingest_stamp: header_value(header::INGEST_STAMP).parse().ok(),

@@ -69,7 +69,7 @@ mod tests {
             payload: payload.to_owned().into(),
             retained: false,
             is_operator_replay: false,
-            is_last_will: false,
+            is_last_will: Some(false),
             is_takeover: false,
             received_at: Timestamp::UNIX_EPOCH,
             ingest_stamp: None,

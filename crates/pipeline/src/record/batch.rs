@@ -276,7 +276,9 @@ async fn build_batch(
                 stored_state,
                 tenant: tenant_of(&tenant),
                 received_at,
+                now,
                 last_seen: last_heartbeat_at.map_or(received_at, |it| it.time.max(received_at)),
+                writes_events: deps.presence.records_events(),
                 counts: change.transitions,
             }
             .rows();

@@ -100,7 +100,7 @@ fn to_recorder_input(topic_scheme: &TopicScheme, dead_letter: &StoredDeadLetter)
         payload: dead_letter.payload.clone(),
         retained: false,
         is_operator_replay: true,
-        is_last_will: false,
+        is_last_will: None,
         is_takeover: false,
         received_at: dead_letter.last_received,
         ingest_stamp: None,

@@ -192,7 +192,17 @@ pub fn count_fenced_partitions(partitions: &[i32]) {
     tracing::warn!(?partitions, "batch fenced: partitions were reassigned");
 }
 
-/// Counts a batch that was not written, because another writer had changed the row of a client.
-pub fn count_conflict() {
+/// Counts a batch that was not written, because another writer had changed the row of a client. Logs a
+/// conflict that is not the first one of the batch.
+pub fn report_conflict(conflicts: u32, messages: usize) {
+    static LOG_THROTTLE: LogThrottle = LogThrottle::new();
     counter!(BATCH_CONFLICTS).increment(1);
+    if conflicts > 1 && LOG_THROTTLE.should_log() {
+        tracing::warn!(
+            conflicts,
+            messages,
+            "batch not written: another process has changed the rows of its clients again; retrying. \
+             If this continues, check that no other program writes the table connections"
+        );
+    }
 }

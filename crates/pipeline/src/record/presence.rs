@@ -84,8 +84,8 @@ pub(super) enum PresenceSignal {
         received_at: ReceivedAt,
         /// The `sent` of the message.
         sent: Option<Timestamp>,
-        /// Whether the embedded broker published the message as a last will.
-        is_last_will: bool,
+        /// Whether the broker published the message as a last will. `None` if this is unknown.
+        is_last_will: Option<bool>,
     },
     /// The embedded broker closed the client's last connection.
     ConnectionClosed {
@@ -373,7 +373,7 @@ impl PresenceState {
                 is_last_will,
             } => {
                 self.check_not_redelivered(received_at)?;
-                let reason = self.offline_reason(received_at, sent, is_last_will);
+                let reason = self.offline_reason(sent, is_last_will);
                 self.on_offline(received_at, reason)
             }
             PresenceSignal::ConnectionClosed { closed_at, reason } => {
@@ -473,20 +473,15 @@ impl PresenceState {
         received_at
     }
 
-    /// Returns why the client is disconnected after an offline message. Only the embedded broker knows
+    /// Returns why the client is disconnected after an offline message. Only the embedded broker tells
     /// which message is a last will. A client builds its last will before it connects, so a last will
-    /// from Kafka was sent before the online message.
-    fn offline_reason(
-        &self,
-        received_at: ReceivedAt,
-        sent: Option<Timestamp>,
-        is_last_will: bool,
-    ) -> OfflineReason {
+    /// from another broker was sent before the online message.
+    fn offline_reason(&self, sent: Option<Timestamp>, is_last_will: Option<bool>) -> OfflineReason {
         let is_sent_before_online = || {
             let online_sent = self.last_online.as_ref().map(|online| online.sent);
-            received_at.position.is_some() && sent.is_some() && sent < online_sent
+            sent.is_some() && sent < online_sent
         };
-        if is_last_will || is_sent_before_online() {
+        if is_last_will.unwrap_or_else(is_sent_before_online) {
             OfflineReason::Will
         } else {
             OfflineReason::Client

@@ -21,8 +21,13 @@ pub(super) struct OnlineChange<'a> {
     /// The client's tenant after the message. `None` for a tenantless client.
     pub tenant: Option<&'a Tenant>,
     pub received_at: Timestamp,
+    /// Time of the batch. No history row and no event has a later time, even if this host's clock was
+    /// wrong and the receive times of the client are raised to keep their order.
+    pub now: Timestamp,
     /// Receive time of the client's latest message.
     pub last_seen: Timestamp,
+    /// Whether the store writes events. If not, none are built.
+    pub writes_events: bool,
     /// Changes between connected and disconnected in the batch.
     pub counts: TransitionCounts,
 }
@@ -69,6 +74,7 @@ impl OnlineChange<'_> {
             }
             let previous_hashes = before.and_then(|before| before.content_hashes);
             if let (Some(tenant), Some(previous)) = (self.tenant, previous_hashes)
+                && self.writes_events
                 && previous != hashes
             {
                 let changed = previous.changed_parts(&hashes);
@@ -85,14 +91,16 @@ impl OnlineChange<'_> {
             } else {
                 OfflineReason::TenantLost
             };
-            let connected_for =
-                connected_since.map_or(0, |since| self.received_at.duration_since(since).as_secs());
-            // The new dispatchers belong to the new organization. The store adds the last ones.
-            let data = event_data::offline(reason, connected_for, &serde_json::Value::Null);
-            let mut event = self.event(lost, event_data::OFFLINE, data);
-            event.dispatchers_changed = true;
             self.add_transition(&mut rows, Some(lost), Transition::Offline(reason));
-            rows.events.push(event);
+            if self.writes_events {
+                let connected_for = connected_since
+                    .map_or(0, |since| self.received_at.duration_since(since).as_secs());
+                // The new dispatchers belong to the new organization. The store adds the last ones.
+                let data = event_data::offline(reason, connected_for, &serde_json::Value::Null);
+                let mut event = self.event(lost, event_data::OFFLINE, data);
+                event.dispatchers_changed = true;
+                rows.events.push(event);
+            }
         }
         if !was_connected || self.tenant.is_some() {
             let cause = if was_connected && previous_tenant.is_none() {
@@ -100,7 +108,9 @@ impl OnlineChange<'_> {
             } else {
                 OnlineCause::Connected
             };
-            if let Some(tenant) = self.tenant {
+            if let Some(tenant) = self.tenant
+                && self.writes_events
+            {
                 let data = event_data::online(self.info, cause);
                 rows.events
                     .push(self.event(tenant, event_data::ONLINE, data));
@@ -116,6 +126,19 @@ impl OnlineChange<'_> {
         rows
     }
 
+    /// Returns the number of the client's latest transition. The client's row need not have it: the Go
+    /// implementation inserts rows without a count, and deletes rows without their history.
+    fn latest_transition(&self) -> u64 {
+        let Some(state) = self.stored_state else {
+            return 0;
+        };
+        let connection = state.connection.as_ref().map(|row| &row.presence);
+        let disconnect = state.disconnect.as_ref().map(|row| &row.presence);
+        let rows = connection.into_iter().chain(disconnect);
+        let counts = rows.map(|presence| presence.transition_count);
+        counts.fold(state.latest_transition, u64::max)
+    }
+
     fn presence_columns(
         &self,
         before: Option<&PresenceColumns>,
@@ -123,7 +146,8 @@ impl OnlineChange<'_> {
         hashes: ContentHashes,
     ) -> PresenceColumns {
         let is_known = before.is_some();
-        let before = before.cloned().unwrap_or_default();
+        let mut before = before.cloned().unwrap_or_default();
+        before.transition_count = self.latest_transition();
         // The first connection of a client is not a reconnect.
         let reconnects = self.counts.connects.saturating_sub(u64::from(!is_known));
         let period_start = before.hourly_reconnects_since.filter(|since| {
@@ -170,7 +194,7 @@ impl OnlineChange<'_> {
         HistoryRow {
             client_id: self.client.clone(),
             number: rows.presence.transition_count,
-            at: self.received_at,
+            at: self.received_at.min(self.now),
             tenant: tenant.cloned(),
             transition,
         }
@@ -185,7 +209,7 @@ impl OnlineChange<'_> {
         NewEvent {
             client_id: self.client.clone(),
             tenant: tenant.clone(),
-            at: self.received_at,
+            at: self.received_at.min(self.now),
             event_type,
             data,
             dispatchers_changed: false,

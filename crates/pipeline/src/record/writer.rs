@@ -24,6 +24,9 @@ use store::{PartitionLease, PresenceBatch, StoreError, WriteOutcome};
 
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Pause after the second conflict in a row. The pause after a later conflict is twice as long.
+const MIN_CONFLICT_DELAY: Duration = Duration::from_millis(10);
+const MAX_CONFLICT_DELAY: Duration = Duration::from_millis(500);
 /// Maximum total size of the messages in a batch. The limit is low, because a decoded message can
 /// need almost a hundred times as much memory as its payload.
 const MAX_BATCH_BYTES: usize = 2 * 1024 * 1024;
@@ -320,6 +323,13 @@ impl Writer {
         }
     }
 
+    /// Drops a batch that was not written before the shutdown, and all queued jobs. Their receipts fail, so
+    /// the messages are not acknowledged.
+    fn drop_batch(&mut self, batch: &mut Batch) {
+        batch.jobs.clear();
+        self.drop_queued_jobs();
+    }
+
     /// Drops all queued jobs, because an earlier batch was not written before the shutdown.
     ///
     /// If a later job were written, the Kafka reader would store its offset, and the messages of the
@@ -343,7 +353,8 @@ impl Writer {
     async fn write_with_retries(&mut self, batch: &mut Batch, tasks: &TaskGroup) {
         let started_at = Instant::now();
         let mut retry_delay = MIN_RETRY_DELAY;
-        let mut attempt = 0;
+        let mut conflict_delay = MIN_CONFLICT_DELAY;
+        let (mut attempt, mut conflicts) = (0, 0);
         batch.progress.delivered_reports = self.delivered_reports.take_due();
         while !batch.jobs.is_empty() {
             let result =
@@ -355,8 +366,19 @@ impl Writer {
                     break;
                 }
                 Ok(WriteOutcome::Fenced(lost_leases)) => drop_fenced_jobs(batch, &lost_leases),
-                // The next attempt loads the states again.
-                Ok(WriteOutcome::Conflict) => metrics::count_conflict(),
+                // The next attempt loads the states again. A single conflict is usual.
+                Ok(WriteOutcome::Conflict) => {
+                    conflicts += 1;
+                    metrics::report_conflict(conflicts, batch.message_count);
+                    if conflicts > 1 && tasks.is_cancelled() {
+                        self.drop_batch(batch);
+                        break;
+                    }
+                    if conflicts > 1 {
+                        pause(conflict_delay, tasks).await;
+                        conflict_delay = (conflict_delay * 2).min(MAX_CONFLICT_DELAY);
+                    }
+                }
                 Err(WriteError::RejectionOutageEnded) => {}
                 Err(error) => {
                     attempt += 1;
@@ -364,15 +386,10 @@ impl Writer {
                     metrics::report_batch_retry(attempt, batch.message_count, &error);
                     if tasks.is_cancelled() {
                         metrics::report_batch_not_written(batch.message_count, &error);
-                        // The receipts of dropped jobs fail, so the messages are not acknowledged.
-                        batch.jobs.clear();
-                        self.drop_queued_jobs();
+                        self.drop_batch(batch);
                         break;
                     }
-                    tokio::select! {
-                        () = tokio::time::sleep(retry_delay) => {}
-                        () = tasks.cancelled() => {}
-                    }
+                    pause(retry_delay, tasks).await;
                     retry_delay = (retry_delay * 2).min(MAX_RETRY_DELAY);
                     // The outage ends when the database accepts a row, so new rows must be tried,
                     // too. The rows of this batch could be rejected for other reasons.
@@ -406,6 +423,14 @@ impl Writer {
                 sender.send(handshake_error);
             }
         }
+    }
+}
+
+/// Waits before the next attempt. Ends early if `tasks` is cancelled.
+async fn pause(duration: Duration, tasks: &TaskGroup) {
+    tokio::select! {
+        () = tokio::time::sleep(duration) => {}
+        () = tasks.cancelled() => {}
     }
 }
 

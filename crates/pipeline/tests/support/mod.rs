@@ -76,8 +76,11 @@ impl<D: FakeDatabase> PresenceRepository for FakePresence<D> {
         leases: &[PartitionLease],
         _now: Timestamp,
     ) -> Result<WriteOutcome, StoreError> {
-        self.0.on_write(batch, leases).await?;
-        Ok(WriteOutcome::Committed)
+        match self.0.on_write(batch, leases).await {
+            Ok(()) => Ok(WriteOutcome::Committed),
+            Err(StoreError::OutdatedBatch) => Ok(WriteOutcome::Conflict),
+            Err(error) => Err(error),
+        }
     }
 
     async fn acquire_partitions(

@@ -1,10 +1,15 @@
 //! A batch is written completely or not at all.
 
-use store::{PartitionLease, PresenceBatch, QueueTopic, StoreError, WriteOutcome};
+use domain::OnlineCause;
+use store::{
+    ConnectionUpsert, HistoryRow, NewEvent, PartitionLease, PresenceBatch, QueueTopic, ReplacedRow,
+    StoreError, Transition, WriteOutcome, event_data,
+};
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
-    client, dead_letter, find_for_org_1, record_online, timestamp_at, upsert_for_org,
+    client, connection_end, dead_letter, find_for_org_1, load_client_state, record_offline,
+    record_online, tenant, timestamp_at, upsert_for_org,
 };
 use crate::sample_batch::{self, KindOfRow};
 
@@ -136,6 +141,94 @@ pub async fn failed_batch_stores_no_kind_of_row(store: &TestStore) {
         );
         assert_eq!(sample_batch::stored_kinds(store).await, []);
     }
+}
+
+/// Another writer has changed or deleted the row of a client since its state was loaded.
+pub async fn batch_with_an_outdated_row_writes_nothing(store: &TestStore) {
+    let names = ["changed", "deleted", "ended"];
+    let upserts = names.map(|name| upsert_for_org(name, "1"));
+    record_online(store, upserts.to_vec()).await;
+    let version = async |name| {
+        let state = load_client_state(store, name).await;
+        ReplacedRow::Version(state.connection.unwrap().version)
+    };
+    let (changed, deleted) = (version("changed").await, version("deleted").await);
+    let batch = PresenceBatch {
+        upserts: vec![upsert_for_org("changed", "1")],
+        ..PresenceBatch::default()
+    };
+    let write = store.presence.record_batch(&batch, &[], timestamp_at(2));
+    assert_eq!(write.await.unwrap(), WriteOutcome::Committed);
+    record_offline(store, &["deleted"], 3).await;
+    store.events.sequence_events(100).await.unwrap();
+    let before = stored_content(store).await;
+    for (name, replaced) in [
+        ("changed", ReplacedRow::Absent),
+        ("changed", changed),
+        ("deleted", deleted),
+    ] {
+        let single_statement = batch_of_new_client_and(name, replaced);
+        let mut transaction = single_statement.clone();
+        transaction.connection_ends = vec![connection_end("ended", 5)];
+        transaction.dead_letters = vec![dead_letter("ended", b"x", 5)];
+        for batch in [single_statement, transaction] {
+            let outcome = store.presence.record_batch(&batch, &[], timestamp_at(9));
+            assert_eq!(
+                outcome.await.unwrap(),
+                WriteOutcome::Conflict,
+                "{name} {replaced:?}"
+            );
+            assert_eq!(stored_content(store).await, before, "{name} {replaced:?}");
+        }
+    }
+}
+
+/// Returns a batch with the upserts of a new client and of another client, and with their history and
+/// events.
+fn batch_of_new_client_and(name: &str, replaced: ReplacedRow) -> PresenceBatch {
+    let mut upserts = vec![upsert_for_org("a-new", "1"), upsert_for_org(name, "1")];
+    upserts[0].replaced = ReplacedRow::Absent;
+    upserts[1].replaced = replaced;
+    "outdated".clone_into(&mut upserts[1].info.client_version);
+    let history = |upsert: &ConnectionUpsert| HistoryRow {
+        client_id: upsert.client_id.clone(),
+        number: 50,
+        at: timestamp_at(9),
+        tenant: Some(tenant("1")),
+        transition: Transition::Online(OnlineCause::Connected),
+    };
+    let event = |upsert: &ConnectionUpsert| NewEvent {
+        client_id: upsert.client_id.clone(),
+        tenant: tenant("1"),
+        at: timestamp_at(9),
+        event_type: event_data::ONLINE,
+        data: event_data::online(&upsert.info, OnlineCause::Connected),
+        dispatchers_changed: false,
+    };
+    PresenceBatch {
+        history: upserts.iter().map(history).collect(),
+        events: upserts.iter().map(event).collect(),
+        upserts,
+        ..PresenceBatch::default()
+    }
+}
+
+/// Returns what is stored about all clients: their states, their connections, their history, and the
+/// numbers of dead letters and of events.
+async fn stored_content(store: &TestStore) -> impl PartialEq + std::fmt::Debug {
+    let clients = ["a-new", "changed", "deleted", "ended"].map(client);
+    let states = store.presence.load_client_states(&clients).await.unwrap();
+    let mut details = Vec::new();
+    for client in &clients {
+        let connection = find_for_org_1(store, client.as_str()).await;
+        let history = store.clients.list_history(None, client, None, 100);
+        details.push((connection, history.await.unwrap()));
+    }
+    let filter = store::DeadLetterFilter::default();
+    let dead_letters = store.dead_letters.list_dead_letters(&filter, 100).await;
+    store.events.sequence_events(100).await.unwrap();
+    let event_count = store.events.newest_position().await.unwrap();
+    (states, details, dead_letters.unwrap().len(), event_count)
 }
 
 #[derive(Default)]

@@ -8,8 +8,8 @@ use store::{
 use test_support::stores::TestStore;
 
 use crate::fixtures::{
-    client, dead_letter, find_for_org_1, org, record_heartbeat, record_offline, record_online,
-    tenant, timestamp_at, upsert, upsert_for_org,
+    client, dead_letter, find_for_org_1, load_client_state, org, record_heartbeat, record_offline,
+    record_online, tenant, timestamp_at, upsert, upsert_for_org,
 };
 
 async fn find_client_for_org(
@@ -320,6 +320,50 @@ pub async fn history_above_the_limit_per_client_is_deleted(store: &TestStore) {
     assert_eq!(list_numbers(store, "c").await, [50]);
     assert_eq!(trim(Some("c")).await, (0, None));
     assert_eq!(trim(None).await, (0, Some(client("b"))));
+}
+
+/// The Go implementation and earlier versions delete and insert rows without a count.
+pub async fn numbers_continue_after_the_history_of_a_row_without_a_count(store: &TestStore) {
+    let names = ["deleted", "ended", "restored", "tenantless"];
+    for name in names {
+        insert_numbers(store, name, 1..6).await;
+    }
+    let upserts = vec![
+        upsert_for_org("ended", "1"),
+        upsert_for_org("restored", "1"),
+        upsert("tenantless", TenantChange::NotFound(timestamp_at(0))),
+    ];
+    record_online(store, upserts).await;
+    assert_eq!(
+        load_client_state(store, "deleted").await.latest_transition,
+        5
+    );
+    let state = load_client_state(store, "ended").await;
+    assert_eq!(state.latest_transition, 5);
+    assert_eq!(state.connection.unwrap().presence.transition_count, 0);
+
+    record_offline(store, &["ended", "restored"], 2).await;
+    assert_eq!(list_numbers(store, "ended").await, [6, 5, 4, 3, 2, 1]);
+    store
+        .execute("UPDATE disconnected_clients SET transition_count = 0".to_owned())
+        .await;
+    let state = load_client_state(store, "ended").await;
+    assert_eq!(state.latest_transition, 6);
+    record_heartbeat(store, "restored", 3, None).await;
+    assert_eq!(list_numbers(store, "restored").await[..2], [7, 6]);
+
+    let found = [(client("tenantless"), tenant("1"))];
+    let restored = store.presence.restore_tenants(&found, timestamp_at(4));
+    assert_eq!(restored.await.unwrap(), 1);
+    assert_eq!(list_numbers(store, "tenantless").await[..2], [6, 5]);
+    let state = load_client_state(store, "tenantless").await;
+    assert_eq!(state.connection.unwrap().presence.transition_count, 6);
+    assert_eq!(state.latest_transition, 0, "the row has a count");
+    let unknown = store
+        .presence
+        .load_client_states(&[client("unknown")])
+        .await;
+    assert!(unknown.unwrap().is_empty());
 }
 
 pub async fn history_is_deleted_with_its_client(store: &TestStore) {

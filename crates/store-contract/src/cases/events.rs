@@ -2,10 +2,12 @@
 
 use domain::OfflineReason;
 use serde_json::{Value, json};
-use store::{NewEvent, PresenceBatch, StoredEvent, event_data};
+use store::{HeartbeatUpdate, NewEvent, PresenceBatch, StoredEvent, event_data};
 use test_support::stores::TestStore;
 
-use crate::fixtures::{client, org, record_online, tenant, timestamp_at, upsert_for_org};
+use crate::fixtures::{
+    client, connection_end, org, received_at, record_online, tenant, timestamp_at, upsert_for_org,
+};
 
 /// Inserts one event for each second, each for another client, and gives positions to them.
 async fn insert_events(store: &TestStore, org_id: &str, seconds: &[i64]) {
@@ -72,7 +74,8 @@ pub async fn events_are_deleted_from_the_oldest_position_up_to_a_time_and_a_posi
     insert_events(store, "a", &[1, 2, 20, 3, 30]).await;
     let delete = async |second, limit, up_to_position| {
         let events = &store.events;
-        let deleted = events.delete_events_before(timestamp_at(second), limit, up_to_position);
+        let (time, now) = (timestamp_at(second), timestamp_at(1000));
+        let deleted = events.delete_events_before(time, now, limit, up_to_position);
         deleted.await.unwrap()
     };
     assert_eq!(delete(1, 100, 5).await, 0);
@@ -86,11 +89,61 @@ pub async fn events_are_deleted_from_the_oldest_position_up_to_a_time_and_a_posi
     assert_eq!(read_positions(store, 0).await, [5]);
 }
 
+/// The host booted with a wrong clock, which was corrected later.
+pub async fn events_with_a_future_time_do_not_stop_the_deletion(store: &TestStore) {
+    insert_events(store, "a", &[5000, 1, 5001, 2, 20, 5002]).await;
+    let delete = async |second, now, limit| {
+        let (time, now) = (timestamp_at(second), timestamp_at(now));
+        let deleted = store
+            .events
+            .delete_events_before(time, now, limit, u64::MAX);
+        deleted.await.unwrap()
+    };
+    assert_eq!(delete(1, 30, 100).await, 0);
+    assert_eq!(delete(2, 30, 100).await, 2);
+    assert_eq!(read_positions(store, 0).await, [3, 4, 5, 6]);
+    assert_eq!(delete(10, 30, 1).await, 1);
+    assert_eq!(delete(10, 30, 100).await, 1);
+    assert_eq!(read_positions(store, 0).await, [5, 6]);
+    assert_eq!(delete(30, 40, 100).await, 1);
+    assert_eq!(delete(5003, 6000, 100).await, 1);
+    assert_eq!(read_positions(store, 0).await, [0; 0]);
+}
+
+pub async fn history_and_events_are_never_later_than_their_batch(store: &TestStore) {
+    record_online(store, vec![upsert_for_org("a", "1")]).await;
+    let batch = PresenceBatch {
+        connection_ends: vec![connection_end("a", 5000)],
+        ..PresenceBatch::default()
+    };
+    let write = store.presence.record_batch(&batch, &[], timestamp_at(2));
+    write.await.unwrap();
+    let batch = PresenceBatch {
+        heartbeats: vec![HeartbeatUpdate {
+            client_id: client("a"),
+            received_at: received_at(5001),
+            tenant: None,
+        }],
+        ..PresenceBatch::default()
+    };
+    let write = store.presence.record_batch(&batch, &[], timestamp_at(3));
+    write.await.unwrap();
+    store.events.sequence_events(10).await.unwrap();
+    let events = store.events.read_events(None, 0, 10).await.unwrap();
+    let times: Vec<_> = events.iter().map(|event| event.at).collect();
+    assert_eq!(times, [2, 3].map(timestamp_at));
+    let client = client("a");
+    let history = store.clients.list_history(None, &client, None, 10);
+    let times: Vec<_> = history.await.unwrap().iter().map(|row| row.at).collect();
+    assert_eq!(times, [3, 2].map(timestamp_at));
+}
+
 pub async fn newest_position_remains_after_all_events_are_deleted(store: &TestStore) {
     insert_events(store, "a", &[1, 2]).await;
-    let deleted = store
-        .events
-        .delete_events_before(timestamp_at(10), 100, u64::MAX);
+    let deleted =
+        store
+            .events
+            .delete_events_before(timestamp_at(10), timestamp_at(1000), 100, u64::MAX);
     assert_eq!(deleted.await.unwrap(), 2);
     assert_eq!(store.events.newest_position().await.unwrap(), 2);
     assert_eq!(store.events.oldest_position().await.unwrap(), None);

@@ -149,14 +149,15 @@ pub(super) async fn record_batch(
     let mut derived_history = Vec::new();
     if !heartbeats.is_empty() {
         let restored = transaction.write_heartbeats(heartbeats, now).await?;
-        derived_history = record_restored(&mut transaction, &restored, writes_events).await?;
+        derived_history = record_restored(&mut transaction, &restored, now, writes_events).await?;
     }
     if !last_seen.is_empty() {
         transaction.write_last_seen(last_seen).await?;
     }
     if !connection_ends.is_empty() {
         let ended = transaction.write_connection_ends(connection_ends).await?;
-        let ended = record_ended(&mut transaction, connection_ends, &ended, writes_events).await?;
+        let ends = connection_ends;
+        let ended = record_ended(&mut transaction, ends, &ended, now, writes_events).await?;
         derived_history.extend(ended);
     }
     if !dead_letters.is_empty() {
@@ -197,11 +198,12 @@ async fn record_answers(
     Ok(answered)
 }
 
-/// Writes the history and the events of connections that heartbeats have restored. Returns the history
-/// rows.
+/// Writes the history and the events of connections that heartbeats have restored. No row has a later
+/// time than `now`. Returns the history rows.
 async fn record_restored<T: SqlTransaction>(
     transaction: &mut T,
     rows: &[T::Row],
+    now: Timestamp,
     writes_events: bool,
 ) -> Result<Vec<HistoryRow>> {
     let cause = OnlineCause::Heartbeat;
@@ -219,7 +221,7 @@ async fn record_restored<T: SqlTransaction>(
             events.push(NewEvent {
                 client_id: client_id.clone(),
                 tenant,
-                at: connected_since,
+                at: connected_since.min(now),
                 event_type: event_data::ONLINE,
                 data: event_data::online(&info, cause),
                 dispatchers_changed: false,
@@ -228,7 +230,7 @@ async fn record_restored<T: SqlTransaction>(
         history.push(HistoryRow {
             client_id,
             number: transition_count,
-            at: connected_since,
+            at: connected_since.min(now),
             tenant,
             transition: Transition::Online(cause),
         });
@@ -237,11 +239,13 @@ async fn record_restored<T: SqlTransaction>(
     Ok(history)
 }
 
-/// Writes the history and the events of ended connections. Returns the history rows.
+/// Writes the history and the events of ended connections. No row has a later time than `now`. Returns
+/// the history rows.
 async fn record_ended<T: SqlTransaction>(
     transaction: &mut T,
     ends: &[ConnectionEnd],
     rows: &[T::Row],
+    now: Timestamp,
     writes_events: bool,
 ) -> Result<Vec<HistoryRow>> {
     let reasons: HashMap<&ClientId, OfflineReason> = ends
@@ -267,7 +271,7 @@ async fn record_ended<T: SqlTransaction>(
             events.push(NewEvent {
                 client_id: client_id.clone(),
                 tenant,
-                at: disconnected_at,
+                at: disconnected_at.min(now),
                 event_type: event_data::OFFLINE,
                 data: event_data::offline(reason, connected_for.as_secs(), &dispatchers),
                 dispatchers_changed: false,
@@ -276,7 +280,7 @@ async fn record_ended<T: SqlTransaction>(
         history.push(HistoryRow {
             client_id,
             number: transition_count,
-            at: disconnected_at,
+            at: disconnected_at.min(now),
             tenant,
             transition: Transition::Offline(reason),
         });
@@ -397,7 +401,14 @@ pub(super) async fn mark_disconnected(
             };
             let ends = [end];
             let ended = transaction.write_connection_ends(&ends).await?;
-            record_ended(&mut transaction, &ends, &ended, writes_events).await?
+            record_ended(
+                &mut transaction,
+                &ends,
+                &ended,
+                database_time,
+                writes_events,
+            )
+            .await?
         }
         // Does not end connections, because the client can connect at this moment.
         None => {
@@ -416,6 +427,7 @@ pub(super) async fn mark_disconnected(
 /// the rows before the pings. Returns the history rows of the connections that ended.
 pub(super) async fn expire_connections(
     transaction: &mut impl SqlTransaction,
+    statements: &SharedStatements,
     expiring: &[&ExpiringConnection],
     writes_events: bool,
 ) -> Result<Vec<HistoryRow>> {
@@ -434,7 +446,8 @@ pub(super) async fn expire_connections(
     };
     let ends: Vec<ConnectionEnd> = expiring.iter().map(end).collect();
     let ended = transaction.write_connection_ends(&ends).await?;
-    record_ended(transaction, &ends, &ended, writes_events).await
+    let now = database_time(transaction, statements).await?;
+    record_ended(transaction, &ends, &ended, now, writes_events).await
 }
 
 async fn database_time(

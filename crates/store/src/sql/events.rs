@@ -1,13 +1,14 @@
 //! [`EventRepository`] of a SQL database.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use serde_json::Value;
 
 use domain::{OrgId, Timestamp};
 
+use super::moved_events::MovedEvents;
 use super::row::{self, ColumnReader, invalid_json};
 use super::{Access, Query, SqlDatabase, SqlTransaction as _, Statement};
 use crate::error::Result;
@@ -21,15 +22,16 @@ const MAX_READ_BYTES: usize = 4 * 1024 * 1024;
 /// the positions of the sequencer and of the forwarder.
 #[derive(Debug, Clone, Copy)]
 pub struct EventOutboxStatements {
-    /// Returns a row if `event_outbox` has a row.
+    /// Returns a row if `event_outbox` has a row whose id is higher than the parameter.
     pub find: Statement,
     /// Locks the row of the sequencer until the end of the transaction. Returns no row if another
     /// transaction has the lock.
     pub lock_sequencer: Statement,
-    /// Moves the oldest rows of `event_outbox` to `events`. Its parameter is the maximum number. Its
-    /// row has the column `count`.
+    /// Moves the oldest rows of `event_outbox` to `events`. Its parameters are the maximum number, and
+    /// the id below the ids of the rows. Its row has the columns `count` and `highest_id`.
     pub sequence: Statement,
-    /// Counts the rows of `event_outbox` up to its parameter, in the column `count`.
+    /// Counts rows of `event_outbox`, in the column `count`. Its parameters are the maximum count, and the
+    /// id below the ids of the rows.
     pub count: Statement,
     /// Acquires or renews the lease of the forwarder. Its parameters are the holder and the duration
     /// in seconds. It returns the column `position` if the holder has the lease.
@@ -58,12 +60,15 @@ impl<D: SqlDatabase> EventRepository for D {
     /// - An event that commits late, with a lower id than events of other clients that are already
     ///   moved, gets the next position. Readers read by position, so they do not skip the event.
     async fn sequence_events(&self, limit: u32) -> Result<u64> {
-        let Some(outbox) = self.event_outbox_statements() else {
+        let (Some(outbox), Some(moved)) = (self.event_outbox_statements(), self.moved_events())
+        else {
             return Ok(0);
         };
+        let search = moved.next_search(Instant::now());
         // Without this query, an idle sequencer would use up transaction ids for its lock.
-        let found = self.fetch_all(Access::Write, outbox.find.with([])).await?;
-        if found.is_empty() {
+        let find = outbox.find.with([search.after_id.into()]);
+        if self.fetch_all(Access::Write, find).await?.is_empty() {
+            moved.on_searched(search, None, true, Instant::now());
             return Ok(0);
         }
         let mut transaction = self.begin().await?;
@@ -73,10 +78,16 @@ impl<D: SqlDatabase> EventRepository for D {
         if locked.is_empty() {
             return Ok(0);
         }
-        let sequence = outbox.sequence.with([limit.into()]);
-        let rows = transaction.fetch_all(sequence).await?;
+        let parameters = [limit.into(), search.after_id.into()];
+        let rows = transaction
+            .fetch_all(outbox.sequence.with(parameters))
+            .await?;
         let count = rows.first().map_or(Ok(0), |row| row.count("count"))?;
+        let highest_id = rows.first().map(|row| row.optional_integer("highest_id"));
+        let highest_id = highest_id.transpose()?.flatten();
         transaction.commit().await?;
+        let is_empty = count < u64::from(limit);
+        moved.on_searched(search, highest_id, is_empty, Instant::now());
         Ok(count)
     }
 
@@ -122,11 +133,12 @@ impl<D: SqlDatabase> EventRepository for D {
     async fn delete_events_before(
         &self,
         time: Timestamp,
+        now: Timestamp,
         limit: u32,
         up_to_position: u64,
     ) -> Result<u64> {
         let statement = self.statements().delete_events_before;
-        let query = statement.with([time.into(), limit.into(), up_to_position.into()]);
+        let query = statement.with([time.into(), limit.into(), up_to_position.into(), now.into()]);
         self.execute(query).await
     }
 
@@ -158,7 +170,10 @@ impl<D: SqlDatabase> EventRepository for D {
         let Some(outbox) = self.event_outbox_statements() else {
             return Ok(0);
         };
-        let query = outbox.count.with([MAX_OUTBOX_COUNT.into()]);
+        let after_id = self.moved_events().map_or(0, MovedEvents::limit);
+        let query = outbox
+            .count
+            .with([MAX_OUTBOX_COUNT.into(), after_id.into()]);
         self.fetch_count(Access::Write, query).await
     }
 }

@@ -106,8 +106,13 @@ impl<D: SqlDatabase> LivenessRepository for D {
                 expiring.push(*expected);
             }
         }
-        let ended =
-            batch::expire_connections(&mut transaction, &expiring, self.writes_events()).await?;
+        let ended = batch::expire_connections(
+            &mut transaction,
+            self.statements(),
+            &expiring,
+            self.writes_events(),
+        )
+        .await?;
         transaction.commit().await?;
         log_transitions(&ended);
         Ok(ended.into_iter().map(|row| row.client_id).collect())

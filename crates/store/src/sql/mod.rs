@@ -25,6 +25,7 @@ mod lookup_queue;
 mod maintenance;
 mod messages;
 mod migrations;
+mod moved_events;
 mod presence;
 mod query;
 mod row;
@@ -49,6 +50,7 @@ pub use examples::{example_filters, texts};
 pub use liveness::LivenessStatements;
 pub use lookup_queue::LookupColumns;
 pub use migrations::parse_migration_name;
+pub use moved_events::MovedEvents;
 pub use query::{Parameter, Query, Statement};
 pub use row::{
     ColumnReader, HEARTBEAT_STAMP_COLUMNS, KEEP_LATER_HEARTBEAT, LAST_SEEN, ONLINE_MESSAGE_COLUMNS,
@@ -155,6 +157,12 @@ pub trait SqlDatabase: Send + Sync + 'static {
     /// Returns the statements that give positions to events. Returns `None` if each event has a
     /// position when it is inserted.
     fn event_outbox_statements(&self) -> Option<&'static EventOutboxStatements>;
+
+    /// Returns what this process remembers about the events that it has moved. Returns `None` if
+    /// [`Self::event_outbox_statements`] returns `None`.
+    fn moved_events(&self) -> Option<&MovedEvents> {
+        None
+    }
 
     /// Issues a higher epoch for each partition. The epoch is at least the Unix time in seconds, so
     /// a database that was restored from a backup does not issue an epoch twice. Each returned row

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use domain::{ClientId, Tenant, Timestamp};
 
-use super::{Access, SqlDatabase, batch, row};
+use super::{Access, ColumnReader as _, SqlDatabase, batch, row};
 use crate::batch::PresenceBatch;
 use crate::error::{Result, StoreError};
 use crate::history::log_transitions;
@@ -26,7 +26,12 @@ impl<D: SqlDatabase> PresenceRepository for D {
             let state = states.entry(row::client_id(row)?).or_default();
             row::add_to_state(state, row)?;
         }
+        load_latest_transitions(self, clients, &mut states).await?;
         Ok(states)
+    }
+
+    fn records_events(&self) -> bool {
+        self.writes_events()
     }
 
     async fn record_batch(
@@ -67,4 +72,29 @@ impl<D: SqlDatabase> PresenceRepository for D {
     async fn restore_tenants(&self, clients: &[(ClientId, Tenant)], now: Timestamp) -> Result<u64> {
         SqlDatabase::restore_tenants(self, clients, now).await
     }
+}
+
+/// Loads the number of the latest history row of each client whose transitions no row counts. Most of these
+/// clients are new, and have no history.
+///
+/// This is a query of its own, because a join in the query for the states would make every small batch
+/// slower: PostgreSQL would need more time to plan the query than to run it.
+async fn load_latest_transitions<D: SqlDatabase>(
+    database: &D,
+    clients: &[ClientId],
+    states: &mut HashMap<ClientId, StoredState>,
+) -> Result<()> {
+    let is_counted = |client: &&ClientId| states.get(*client).is_some_and(StoredState::is_counted);
+    let uncounted = clients.iter().filter(|client| !is_counted(client));
+    let uncounted: Vec<ClientId> = uncounted.cloned().collect();
+    if uncounted.is_empty() {
+        return Ok(());
+    }
+    let statement = database.statements().latest_transitions;
+    let query = statement.with([uncounted[..].into()]);
+    for row in database.fetch_all(Access::Record, query).await? {
+        let state = states.entry(row::client_id(&row)?).or_default();
+        state.latest_transition = row.count("number")?;
+    }
+    Ok(())
 }

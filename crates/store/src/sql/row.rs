@@ -144,6 +144,27 @@ pub const PRESENCE_STAMP_COLUMNS: &str = "presence_session, presence_epoch, pres
 pub const PRESENCE_COLUMNS: &str = "connected_since, last_seen, reconnects, hourly_reconnects, \
      hourly_reconnects_since, transition_count, content_hashes";
 
+/// Expression for the number of the client's latest transition. `$row` is the prefix of the columns of
+/// `connections` or `disconnected_clients`. The caller needs the crate `const_format`.
+///
+/// A row that an earlier version or the Go implementation has written has no count, although the client
+/// can have a history. New numbers continue after that history, and do not replace its rows.
+#[macro_export]
+macro_rules! latest_transition {
+    ($row:expr) => {
+        const_format::concatcp!(
+            "CASE WHEN ",
+            $row,
+            "transition_count > 0 THEN ",
+            $row,
+            "transition_count ELSE COALESCE((SELECT max(numbered.number) \
+             FROM presence_history AS numbered WHERE numbered.client_id = ",
+            $row,
+            "client_id), 0) END"
+        )
+    };
+}
+
 /// Assignments that replace [`PRESENCE_COLUMNS`] by the values of an `INSERT`.
 pub const REPLACE_PRESENCE_COLUMNS: &str = "connected_since = excluded.connected_since, \
      last_seen = excluded.last_seen, reconnects = excluded.reconnects, \

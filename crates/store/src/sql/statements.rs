@@ -149,6 +149,11 @@ shared_statements! {
                 NULL, NULL, {PRESENCE_COLUMNS}
            FROM disconnected_clients WHERE client_id {is_listed}";
 
+    /// Parameters: clients.
+    latest_transitions =
+        "SELECT client_id, max(number) AS number FROM presence_history
+          WHERE client_id {is_listed} GROUP BY client_id";
+
     /// Parameters: session, holder.
     release_ingest_session =
         "UPDATE ingest_sessions SET held_until = NULL WHERE name = $1 AND holder = $2
@@ -387,7 +392,8 @@ shared_statements! {
     /// Parameters: time, limit.
     delete_history_before =
         "DELETE FROM presence_history WHERE (client_id, org_id, number) IN (
-             SELECT client_id, org_id, number FROM presence_history WHERE at < $1 LIMIT $2{skip_locked})";
+             SELECT client_id, org_id, number FROM presence_history WHERE at < $1
+              ORDER BY at LIMIT $2{skip_locked})";
 
     /// Parameters: clients, maximum number of entries of a client, limit.
     trim_history =
@@ -409,14 +415,18 @@ shared_statements! {
         "SELECT {EVENT_COLUMNS} FROM events WHERE org_id = $3 AND position > $1
           ORDER BY position LIMIT $2";
 
-    /// Parameters: time, limit, last position.
+    /// Parameters: time, limit, last position, now. Events after now are not considered, and are deleted
+    /// with the next event. The outer limit is needed because of these events.
     delete_events_before =
         "DELETE FROM events WHERE position IN (
-             SELECT position FROM (
-                 SELECT position, max(at) OVER (ORDER BY position) AS latest_at
-                   FROM (SELECT position, at FROM events WHERE position <= $3
-                          ORDER BY position LIMIT $2) AS oldest) AS ranked
-              WHERE latest_at < $1)";
+             SELECT position FROM events WHERE position <= (
+                 SELECT max(position) FROM (
+                     SELECT position, max(at) OVER (ORDER BY position) AS latest_at
+                       FROM (SELECT position, at FROM events WHERE position <= $3 AND at <= $4
+                              ORDER BY position LIMIT $2) AS oldest) AS ranked
+                  WHERE latest_at < $1)
+              ORDER BY position LIMIT $2)";
+
     /// Parameters: seconds of the lease, id, organization, account, client, organization of the client,
     /// caller, directive, time.
     insert_sending_message =

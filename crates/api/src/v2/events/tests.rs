@@ -95,6 +95,7 @@ impl EventRepository for MemoryEvents {
     async fn delete_events_before(
         &self,
         _time: Timestamp,
+        _now: Timestamp,
         _limit: u32,
         _up_to_position: u64,
     ) -> store::Result<u64> {

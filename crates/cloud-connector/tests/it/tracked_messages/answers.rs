@@ -16,7 +16,7 @@ each_deployment!(
     answer_that_is_redelivered_after_a_restart_changes_nothing_else,
 );
 
-fn data_message(response_to: &str, content: &Value) -> Value {
+pub fn data_message(response_to: &str, content: &Value) -> Value {
     json!({
         "type": "data", "message_id": uuid::Uuid::new_v4(), "response_to": response_to, "version": 1,
         "sent": jiff::Timestamp::now().to_string(), "directive": "echo", "metadata": {},

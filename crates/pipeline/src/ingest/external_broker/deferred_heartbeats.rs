@@ -124,7 +124,7 @@ mod tests {
                 payload: Bytes::new(),
                 retained: false,
                 is_operator_replay: false,
-                is_last_will: false,
+                is_last_will: None,
                 is_takeover: false,
                 received_at: Timestamp::from_second(second).unwrap(),
                 ingest_stamp: None,

@@ -148,7 +148,7 @@ impl Receiver {
             payload,
             retained: retain,
             is_operator_replay: false,
-            is_last_will: false,
+            is_last_will: None,
             is_takeover: false,
             received_at: self.deps.next_receive_time(),
             ingest_stamp: None,

@@ -86,7 +86,7 @@ fn offline_signal(received_at_seconds: i64) -> PresenceSignal {
     PresenceSignal::Offline {
         received_at: received_from_broker_at(received_at_seconds),
         sent: None,
-        is_last_will: false,
+        is_last_will: None,
     }
 }
 
@@ -128,7 +128,7 @@ fn connected_state(message_id: &str, sent_second: i64) -> StoredState {
                 ..PresenceColumns::default()
             },
         }),
-        disconnect: None,
+        ..StoredState::default()
     }
 }
 
@@ -147,7 +147,6 @@ fn state_connected_by_heartbeat(
 
 fn disconnected_state(message_id: &str, sent_second: i64, offline_second: i64) -> StoredState {
     StoredState {
-        connection: None,
         disconnect: Some(StoredDisconnect {
             message_id: MessageId::new(message_id).ok(),
             message_sent_at: time_at(sent_second),
@@ -155,6 +154,7 @@ fn disconnected_state(message_id: &str, sent_second: i64, offline_second: i64) -
             received_at: received_from_broker_at(offline_second),
             presence: PresenceColumns::default(),
         }),
+        ..StoredState::default()
     }
 }
 
@@ -781,24 +781,18 @@ fn the_reason_of_an_offline_message_distinguishes_a_last_will() {
         partition: 0,
         offset: 7,
     });
-    assert_eq!(
-        reason_of(offline(Some(1), false, None)),
-        OfflineReason::Client
-    );
-    assert_eq!(reason_of(offline(Some(1), true, None)), OfflineReason::Will);
-    // Kafka messages: a last will was built before the online message.
-    assert_eq!(
-        reason_of(offline(Some(99), false, position)),
-        OfflineReason::Will
-    );
-    assert_eq!(
-        reason_of(offline(Some(150), false, position)),
-        OfflineReason::Client
-    );
-    assert_eq!(
-        reason_of(offline(None, false, position)),
-        OfflineReason::Client
-    );
+    // The embedded broker tells which message is a last will.
+    let (will, client) = (OfflineReason::Will, OfflineReason::Client);
+    assert_eq!(reason_of(offline(Some(1), Some(false), None)), client);
+    assert_eq!(reason_of(offline(Some(1), Some(true), None)), will);
+    assert_eq!(reason_of(offline(Some(150), Some(true), None)), will);
+    // Messages of an external broker, with and without Kafka: a last will was built before the online
+    // message.
+    for position in [None, position] {
+        assert_eq!(reason_of(offline(Some(99), None, position)), will);
+        assert_eq!(reason_of(offline(Some(150), None, position)), client);
+        assert_eq!(reason_of(offline(None, None, position)), client);
+    }
 }
 
 #[test]

@@ -51,13 +51,12 @@ fn connected(org: Option<&str>, info: &ClientInfo) -> StoredState {
             },
             presence: presence(info),
         }),
-        disconnect: None,
+        ..StoredState::default()
     }
 }
 
 fn disconnected(org: Option<&str>, info: &ClientInfo) -> StoredState {
     StoredState {
-        connection: None,
         disconnect: Some(StoredDisconnect {
             message_id: None,
             message_sent_at: time_at(100),
@@ -65,6 +64,7 @@ fn disconnected(org: Option<&str>, info: &ClientInfo) -> StoredState {
             received_at: ReceivedAt::from_time(time_at(100)),
             presence: presence(info),
         }),
+        ..StoredState::default()
     }
 }
 
@@ -81,7 +81,9 @@ fn apply(
         stored_state: state,
         tenant: org.map(tenant).as_ref(),
         received_at: time_at(200),
+        now: time_at(201),
         last_seen: time_at(200),
+        writes_events: true,
         counts: TransitionCounts {
             all: counts.0,
             connects: counts.1,
@@ -99,7 +101,9 @@ fn apply_takeover(state: &StoredState, org: Option<&str>, info: &ClientInfo) -> 
         stored_state: Some(state),
         tenant: org.map(tenant).as_ref(),
         received_at: time_at(200),
+        now: time_at(201),
         last_seen: time_at(200),
+        writes_events: true,
         counts: TransitionCounts {
             all: 1,
             connects: 1,
@@ -142,6 +146,78 @@ fn a_new_client_is_online_and_has_no_reconnects() {
     assert_eq!(rows.presence.connected_since, Some(time_at(200)));
     assert_eq!(rows.presence.hourly_reconnects_since, None);
     assert_eq!(rows.events[0].data["cause"], "connected");
+}
+
+/// The clock of the host was wrong, so the receive times of the client are raised.
+#[test]
+fn history_and_events_are_never_later_than_their_batch() {
+    let (client, tenant) = (ClientId::new("c").unwrap(), tenant("1"));
+    let change = OnlineChange {
+        client: &client,
+        info: &info("1", "a"),
+        stored_state: None,
+        tenant: Some(&tenant),
+        received_at: time_at(5000),
+        now: time_at(300),
+        last_seen: time_at(5000),
+        writes_events: true,
+        counts: TransitionCounts {
+            all: 1,
+            connects: 1,
+            takeovers: 0,
+        },
+    };
+    let rows = change.rows();
+    assert_eq!(rows.history[0].at, time_at(300));
+    assert_eq!(rows.events[0].at, time_at(300));
+}
+
+#[test]
+fn no_event_is_built_if_the_store_writes_none() {
+    let (old, new) = (info("1", "a"), info("2", "b"));
+    let state = connected(Some("1"), &old);
+    for (tenant, expected_history) in [(Some(tenant("1")), 0), (Some(tenant("2")), 2), (None, 1)] {
+        let mut change = OnlineChange {
+            client: &ClientId::new("c").unwrap(),
+            info: &new,
+            stored_state: Some(&state),
+            tenant: tenant.as_ref(),
+            received_at: time_at(200),
+            now: time_at(201),
+            last_seen: time_at(200),
+            writes_events: true,
+            counts: TransitionCounts::default(),
+        };
+        let with_events = change.rows();
+        assert!(!with_events.events.is_empty());
+        change.writes_events = false;
+        let without_events = change.rows();
+        assert_eq!(without_events.events, []);
+        assert_eq!(without_events.history, with_events.history);
+        assert_eq!(without_events.history.len(), expected_history);
+    }
+}
+
+/// The Go implementation deletes rows without their history.
+#[test]
+fn numbers_continue_after_the_history_of_a_deleted_row() {
+    let state = StoredState {
+        latest_transition: 57,
+        ..StoredState::default()
+    };
+    let rows = apply(Some(&state), Some("1"), &info("1", "a"), (1, 1));
+    assert_eq!(rows.presence.transition_count, 58);
+    assert_eq!(rows.history[0].number, 58);
+    assert_eq!(rows.presence.reconnects, 0);
+
+    // The Go implementation has inserted a row, and not deleted the row of the disconnected client.
+    let info = info("1", "a");
+    let mut state = connected(Some("1"), &info);
+    let connection = state.connection.as_mut().unwrap();
+    connection.presence.transition_count = 0;
+    state.disconnect = disconnected(Some("1"), &info).disconnect;
+    let rows = apply_takeover(&state, Some("1"), &info);
+    assert_eq!(rows.history[0].number, 8);
 }
 
 #[test]

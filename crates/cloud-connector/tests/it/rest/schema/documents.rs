@@ -9,7 +9,8 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::events::{EventReader, run_client, wait_for_topic_messages};
+use crate::events::{Event, EventReader, run_client, wait_for_topic_messages};
+use crate::tracked_messages::Receiver;
 use test_support::mqtt::{Connect, control_out_topic, data_out_topic, offline_message};
 use test_support::{Deployment, DeploymentMode, RawClient, each_deployment, eventually, unique_id};
 
@@ -83,6 +84,31 @@ impl Validation {
     }
 }
 
+/// Events of messages that this test does not cause. They have the same fields as the other events of
+/// messages.
+const OTHER_MESSAGE_EVENTS: [&str; 5] = [
+    "message.queued",
+    "message.rejected",
+    "message.failed",
+    "message.expired",
+    "message.cancelled",
+];
+
+/// Sends a tracked message, which the client answers. Returns the events of the message.
+async fn message_events(deployment: &Deployment, reader: &mut EventReader) -> Vec<Event> {
+    let mut receiver = Receiver::connect(deployment).await;
+    let id = receiver.send_tracked(deployment).await;
+    receiver.answer(&id, &json!("done")).await;
+    let mut events = Vec::new();
+    while events.len() < 3 {
+        let event = reader.next_event().await;
+        if event.event_type.starts_with("message.") {
+            events.push(event);
+        }
+    }
+    events
+}
+
 /// Returns the types of events in the AsyncAPI document.
 fn documented_types(document: &Value) -> BTreeSet<String> {
     let messages = &document["channels"]["stream"]["messages"];
@@ -101,12 +127,14 @@ async fn events_match_the_asyncapi_document(deployment: Deployment) {
     deployment.wait_until_connected(&client_id).await;
     drop(client);
     let mut events = reader.next_events(5).await;
+    events.extend(message_events(&deployment, &mut reader).await);
     let causes: Vec<&Value> = events.iter().map(|event| &event.data["cause"]).collect();
     assert_eq!(causes[3], "heartbeat", "{events:?}");
     let mut resumed = EventReader::resume(&deployment, "unknown").await;
     events.push(resumed.next_event().await);
 
-    let types: BTreeSet<String> = events.iter().map(|it| it.event_type.clone()).collect();
+    let mut types: BTreeSet<String> = events.iter().map(|it| it.event_type.clone()).collect();
+    types.extend(OTHER_MESSAGE_EVENTS.map(str::to_owned));
     assert_eq!(types, documented_types(&validation.documents["asyncapi"]));
     for event in &events {
         let schema = format!("/components/schemas/{}", event.event_type);
