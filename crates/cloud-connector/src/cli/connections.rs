@@ -29,7 +29,8 @@ pub(super) enum ConnectionsCommand {
     List(Box<list::ListArgs>),
     /// Show everything that is stored about a connected or disconnected client
     Show(show::ShowArgs),
-    /// List when a client was connected and disconnected, newest first
+    /// List when a client was connected and disconnected, newest first; a gap in the numbers is the number
+    /// of transitions without an entry, because they were merged
     History(history::HistoryArgs),
     /// Ping a client and wait for its response; exits with 1 if the client does not respond
     Ping(actions::PingArgs),

@@ -27,7 +27,7 @@ pub(in crate::cli) struct HistoryArgs {
     /// Id of the client
     #[arg(value_name = "CLIENT")]
     client_id: String,
-    /// Maximum number of entries to list; a gap in the numbers means that entries were merged
+    /// Maximum number of entries to list
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
