@@ -49,14 +49,15 @@ test: ## Run all checks and tests; installs missing packages
 TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 
 # Leaves out all tests with PostgreSQL, Mosquitto or Kafka (their paths contain `distributed` or `postgres`),
-# the tests with third-party clients and schemathesis, which need Python, the chaos test, documentation tests,
-# and the checks of `make check`. `make test` runs all of them.
+# the tests with third-party clients and schemathesis, which need Python, the tests with zsh and fish, the chaos
+# test, documentation tests, and the checks of `make check`. `make test` runs all of them.
 .PHONY: test-fast
 test-fast: ## Run the unit tests and the tests of embedded mode, without external services
 	@dev/prepare build
 	RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked --workspace \
 		--lib --test it --test contract --test third_dialect -- \
-		--skip distributed --skip postgres --skip third_party_clients:: --skip rest::schema::
+		--skip distributed --skip postgres --skip third_party_clients:: --skip rest::schema:: \
+		--skip third_party_shells::
 
 check: ## Check formatting, lints, language and documentation, without running tests
 	@dev/prepare check

@@ -1,7 +1,9 @@
-//! `dead-letters`: lists, shows, replays and deletes dead letters.
+//! `dead-letters`: counts, lists, shows, replays and deletes dead letters.
 //!
 //! The commands access the database directly, so they also work while the connector is down. Only
 //! `replay` without Kafka needs a running connector.
+
+mod summary;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -29,6 +31,8 @@ const HEX_BYTES_PER_LINE: usize = 32;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum DeadLettersCommand {
+    /// Print totals per reason: dead letters, occurrences, clients, and the time of the latest
+    Summary(summary::SummaryArgs),
     /// List dead letters; the dead letter that was received last comes first
     List(ListArgs),
     /// Show one dead letter with its payload
@@ -105,6 +109,7 @@ pub(super) struct PurgeArgs {
 
 pub(super) fn run(command: &DeadLettersCommand) -> Result<ExitCode> {
     match command {
+        DeadLettersCommand::Summary(args) => summary::run(args),
         DeadLettersCommand::List(args) => list(args),
         DeadLettersCommand::Show(args) => show(args),
         DeadLettersCommand::Replay(args) => replay(args),

@@ -1,15 +1,22 @@
 //! The command-line interface. Each command has its own file.
 
 mod certs;
+mod completions;
 mod config;
+mod connections;
 mod dead_letters;
 mod doctor;
 mod events;
+mod login;
+mod man;
 mod migrate;
 mod openapi;
+mod output;
 mod report;
 mod rest_client;
 mod run;
+mod send;
+mod table;
 mod tenantless;
 mod terminal;
 mod update;
@@ -32,7 +39,7 @@ use simulator::{OutputFormat, SimulateArgs};
 /// Records which clients are connected over MQTT and the organization of each client; REST callers
 /// can list clients and send messages to them
 #[derive(Debug, Parser)]
-#[command(name = "cloud-connector", version, max_term_width = 100)]
+#[command(name = "cloud-connector", version = version::VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -60,13 +67,21 @@ enum Command {
     /// Print connection statistics
     #[command(subcommand)]
     Report(report::ReportCommand),
-    /// List, replay or delete dead letters: messages that could not be processed
+    /// Count, list, replay or delete dead letters: messages that could not be processed
     #[command(subcommand)]
     DeadLetters(dead_letters::DeadLettersCommand),
+    /// List, show, check, reconnect or disconnect the clients of an organization; uses the REST API of a
+    /// running connector
+    #[command(subcommand)]
+    Connections(connections::ConnectionsCommand),
+    /// Send a message to a client; uses the REST API of a running connector
+    Send(send::SendArgs),
     /// Explain why a client is connected or not; uses the REST API of a running connector
     Why(why::WhyArgs),
     /// Print the events of an organization: connections and messages; uses the REST API of a running connector
     Events(events::EventsArgs),
+    /// Save the URL and the API key of a connector as a profile, for the commands that use the REST API
+    Login(login::LoginArgs),
     /// Simulate one MQTT client or a fleet of clients, optionally with misbehavior
     Simulate(SimulateArgs),
     /// Create a private CA and issue certificates
@@ -74,17 +89,20 @@ enum Command {
     Certs(certs::CertsCommand),
     /// Print the OpenAPI document of the REST API
     Openapi(openapi::OpenapiArgs),
-    /// Print the version
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+    /// Write the manual pages of all commands to a folder
+    Man(man::ManArgs),
+    /// Print the version and the commit
     Version,
 }
 
 /// Escapes control characters, line separators and bidirectional controls. Otherwise a text from a
 /// client could control the operator's terminal or imitate other output.
 fn escape_for_terminal(text: &str) -> String {
-    let is_unsafe = |c: char| c.is_control() || is_line_or_bidi_control(c);
     text.chars()
         .flat_map(|c| {
-            if is_unsafe(c) {
+            if is_unsafe_for_terminal(c) {
                 c.escape_unicode().collect()
             } else {
                 vec![c]
@@ -93,11 +111,12 @@ fn escape_for_terminal(text: &str) -> String {
         .collect()
 }
 
-fn is_line_or_bidi_control(c: char) -> bool {
-    matches!(
+fn is_unsafe_for_terminal(c: char) -> bool {
+    let is_line_or_bidi_control = matches!(
         c,
         '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-    )
+    );
+    c.is_control() || is_line_or_bidi_control
 }
 
 fn parse_client_id(text: &str) -> Result<ClientId> {
@@ -153,11 +172,16 @@ pub fn main() -> ExitCode {
         Command::Tenantless(command) => tenantless::run(&command),
         Command::Report(command) => report::run(&command),
         Command::DeadLetters(command) => dead_letters::run(&command),
+        Command::Connections(command) => connections::run(&command),
+        Command::Send(args) => send::run(&args),
         Command::Why(args) => why::run(&args),
         Command::Events(args) => events::run(&args),
+        Command::Login(args) => login::run(&args),
         Command::Simulate(args) => simulator::run(&args),
         Command::Certs(command) => certs::run(&command),
         Command::Openapi(args) => openapi::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
         Command::Version => version::run(),
     };
     let exit_code = match result {

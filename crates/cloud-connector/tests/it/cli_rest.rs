@@ -22,13 +22,13 @@ use test_support::{CONDITION_TIMEOUT, Connector, connector_command};
 const KEY: &str = "key-of-the-fake-connector";
 
 /// The result of a command.
-struct Outcome {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub(super) struct Outcome {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
 }
 
-async fn run(command: &mut tokio::process::Command) -> Outcome {
+pub(super) async fn run(command: &mut tokio::process::Command) -> Outcome {
     let output = timeout(CONDITION_TIMEOUT, command.output());
     let output = output.await.expect("the command did not end").unwrap();
     Outcome {
@@ -67,7 +67,7 @@ impl Request {
 
 /// The body of a response of the fake connector.
 #[derive(Clone)]
-enum Reply {
+pub(super) enum Reply {
     Json(Value),
     /// A stream of events that ends after this text.
     ClosedStream(&'static str),
@@ -83,14 +83,14 @@ struct FakeState {
 }
 
 /// An HTTP server that sends prepared replies. It requires the key `KEY`.
-struct FakeConnector {
+pub(super) struct FakeConnector {
     url: String,
     state: Arc<Mutex<FakeState>>,
     key_folder: KeyFolder,
 }
 
 impl FakeConnector {
-    async fn start(replies: &[Reply]) -> Self {
+    pub(super) async fn start(replies: &[Reply]) -> Self {
         let state = Arc::new(Mutex::new(FakeState {
             replies: replies.to_vec(),
             requests: Vec::new(),
@@ -107,11 +107,21 @@ impl FakeConnector {
     }
 
     /// Returns a command with the address and the key of this server.
-    fn command(&self, args: &[&str]) -> tokio::process::Command {
+    pub(super) fn command(&self, args: &[&str]) -> tokio::process::Command {
         let mut command = connector_command();
         command.args(args).args(["--url", &self.url, "--key-file"]);
         command.arg(self.key_folder.path("key"));
         command
+    }
+
+    /// Returns the paths and queries of all requests.
+    pub(super) fn uris(&self) -> Vec<String> {
+        let state = self.state.lock();
+        state
+            .requests
+            .iter()
+            .map(|request| request.uri.clone())
+            .collect()
     }
 }
 
@@ -143,7 +153,7 @@ async fn reply(
 }
 
 /// Returns an address on which no process listens.
-async fn unused_address() -> String {
+pub(super) async fn unused_address() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap().to_string()
 }

@@ -3,7 +3,7 @@
 //!
 //! The path of each test that uses PostgreSQL, Mosquitto or Kafka contains `distributed` or
 //! `postgres`. `make test-fast` skips these tests by that rule. It also skips
-//! `third_party_clients` and `rest::schema`, which use Python programs.
+//! `third_party_clients` and `rest::schema`, which use Python programs, and `third_party_shells`.
 
 mod acceptance;
 mod api;
@@ -15,6 +15,9 @@ mod broker_lifecycle;
 mod broker_rejections;
 mod broker_websocket;
 mod cli;
+mod cli_connections;
+mod cli_generated;
+mod cli_login;
 mod cli_rest;
 mod distributed;
 mod documentation;

@@ -173,6 +173,33 @@ fn target_of_profile(
     })
 }
 
+/// An API key that was given to `login`, and its origin for error messages.
+#[derive(Debug)]
+pub(in crate::cli) struct GivenKey {
+    pub key: SecretString,
+    pub origin: String,
+}
+
+/// Returns the target with this address and this key.
+pub(super) fn given_target(
+    url: &str,
+    key_name: &str,
+    key: &GivenKey,
+    ca_file: Option<&Path>,
+) -> Result<Target, RestError> {
+    check_key(&key.key, &key.origin)?;
+    Ok(Target {
+        url: complete_url(url, "the given address")?,
+        url_origin: "the given address".to_owned(),
+        key_name: key_name.to_owned(),
+        key: key.key.clone(),
+        key_origin: key.origin.clone(),
+        org_id: None,
+        ca_file: ca_file.map(Path::to_path_buf),
+        is_local: false,
+    })
+}
+
 /// Finds the connector that runs on this machine.
 fn local_target(options: &RestOptions, environment: &CliEnvironment) -> Result<Target, RestError> {
     let dir = local_data_dir(options)?;
@@ -259,7 +286,7 @@ fn complete_url(url: &str, origin: &str) -> Result<String, RestError> {
 }
 
 /// Reads a key. Also returns the origin of the key for error messages.
-fn read_key_file(file: &Path) -> Result<(SecretString, String), RestError> {
+pub(in crate::cli) fn read_key_file(file: &Path) -> Result<(SecretString, String), RestError> {
     let text = std::fs::read_to_string(file).map_err(|error| {
         RestError::Usage(format!(
             "cannot read the key file {}: {error}; check the path and its permissions",

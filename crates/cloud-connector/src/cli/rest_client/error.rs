@@ -14,6 +14,12 @@ pub(in crate::cli) enum RestError {
     /// The connector is overloaded or shutting down. The same request can succeed later.
     #[error("{0}")]
     Temporary(String),
+    /// The connector rejected the API key.
+    #[error("{0}")]
+    Rejected(String),
+    /// The connector has the endpoint, but not the client.
+    #[error("{0}")]
+    NotFound(String),
     /// The connector rejected the request, or the operation failed.
     #[error("{0}")]
     Failed(String),
@@ -29,7 +35,9 @@ impl RestError {
     /// Returns the exit code of the command.
     pub(in crate::cli) fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Temporary(_) | Self::Failed(_) => ExitCode::FAILURE,
+            Self::Temporary(_) | Self::Rejected(_) | Self::NotFound(_) | Self::Failed(_) => {
+                ExitCode::FAILURE
+            }
             Self::Usage(_) => ExitCode::from(2),
             Self::Unreachable(_) => ExitCode::from(3),
         }

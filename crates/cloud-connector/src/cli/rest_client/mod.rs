@@ -17,13 +17,14 @@ use serde_json::Value;
 
 use super::escape_for_terminal;
 use crate::config::CliEnvironment;
-use discovery::{Target, find_target};
+use discovery::{Target, find_target, given_target};
 use network::http_client::{client_builder, join_path};
 use service::settings::ExposeSecret as _;
 use status_error::status_error;
 
-pub(super) use discovery::RestOptions;
+pub(super) use discovery::{GivenKey, RestOptions, read_key_file};
 pub(super) use error::RestError;
+pub(super) use profiles::{DEFAULT_PROFILE, Profile, save_profile};
 
 const KEY_NAME_HEADER: &str = "x-rh-cloud-connector-client-id";
 const KEY_HEADER: &str = "x-rh-cloud-connector-psk";
@@ -81,7 +82,25 @@ impl RestClient {
         options: &RestOptions,
         environment: &CliEnvironment,
     ) -> Result<Self, RestError> {
-        let target = find_target(options, environment)?;
+        Self::of_target(find_target(options, environment)?)
+    }
+
+    /// Uses this address and this key, for `login`. Does not connect.
+    pub(super) fn with_key(
+        url: &str,
+        key_name: &str,
+        key: &GivenKey,
+        ca_file: Option<&Path>,
+    ) -> Result<Self, RestError> {
+        Self::of_target(given_target(url, key_name, key, ca_file)?)
+    }
+
+    /// Returns the URL of the REST API, with the base path.
+    pub(super) fn url(&self) -> &str {
+        &self.target.url
+    }
+
+    fn of_target(target: Target) -> Result<Self, RestError> {
         let mut builder = client_builder(REQUEST_TIMEOUT)
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(STREAM_READ_TIMEOUT);
@@ -126,6 +145,32 @@ impl RestClient {
         query: &[(&str, &str)],
     ) -> Result<Value, RestError> {
         let request = self.request(Method::GET, scope, path, query)?;
+        self.send(request, scope, path).await
+    }
+
+    /// Sends a POST request with a JSON body, or without a body. Returns the JSON body of the response.
+    pub(super) async fn post_json(
+        &self,
+        scope: RequestScope<'_>,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<String>,
+    ) -> Result<Value, RestError> {
+        let mut request = self.request(Method::POST, scope, path, query)?;
+        if let Some(body) = body {
+            request = request
+                .header("content-type", "application/json")
+                .body(body);
+        }
+        self.send(request, scope, path).await
+    }
+
+    async fn send(
+        &self,
+        request: RequestBuilder,
+        scope: RequestScope<'_>,
+        path: &[&str],
+    ) -> Result<Value, RestError> {
         let request = request.header("accept", "application/json");
         let response = request.send().await.map_err(|e| self.unreachable(&e))?;
         let response = self.check_status(response, scope, path).await?;

@@ -27,7 +27,7 @@ pub(super) fn status_error(
     let detail = error_detail(body);
     let url = &target.url;
     match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RestError::Failed(format!(
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => RestError::Rejected(format!(
             "{url} rejected the API key `{}` from {}; check the name and the content of the \
              key, and that the key has the scope `{}`{}",
             target.key_name,
@@ -41,7 +41,7 @@ pub(super) fn status_error(
         )),
         // The detail contains the fix.
         StatusCode::NOT_FOUND if is_from_endpoint(body) => {
-            RestError::Failed(format!("{url} responded with status 404{detail}"))
+            RestError::NotFound(format!("{url} responded with status 404{detail}"))
         }
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => RestError::Failed(format!(
             "{url} (from {}) has no {}{detail}; check that the URL contains the base path of \
@@ -79,11 +79,17 @@ fn is_from_endpoint(body: &[u8]) -> bool {
     detail.is_some_and(|detail| !detail.contains(UNKNOWN_PATH))
 }
 
-/// Returns `: ` and the cause in the body of an error response. Returns an empty text if the body
-/// contains no cause.
+/// Returns `: ` and the cause in the body of an error response, with the id of the message that the
+/// request tried to send. Returns an empty text if the body contains no cause.
 fn error_detail(body: &[u8]) -> String {
     let text = match serde_json::from_slice::<Value>(body) {
-        Ok(json) => json["detail"].as_str().unwrap_or_default().to_owned(),
+        Ok(json) => {
+            let detail = json["detail"].as_str().unwrap_or_default().to_owned();
+            match json["id"].as_str() {
+                Some(id) if !detail.is_empty() => format!("{detail} (message {id})"),
+                _ => detail,
+            }
+        }
         // A proxy can respond with an HTML page, which explains nothing in one line.
         Err(_) if body.starts_with(b"<") => String::new(),
         Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
@@ -171,6 +177,8 @@ mod tests {
     fn error_detail_is_the_cause_in_the_body_without_control_characters() {
         let body = br#"{"title":"Bad","status":400,"detail":"type: unknown \u001b[2J"}"#;
         assert_eq!(error_detail(body), ": type: unknown \\u{1b}[2J");
+        let body = br#"{"detail":"No response","id":"7"}"#;
+        assert_eq!(error_detail(body), ": No response (message 7)");
         assert_eq!(error_detail(b"Bad Gateway\n"), ": Bad Gateway");
         assert_eq!(error_detail(b"<html>502</html>"), "");
         assert_eq!(error_detail(b"{}"), "");

@@ -34,6 +34,23 @@ async fn operator_commands_list_show_and_purge_dead_letters(deployment: Deployme
         output.contains(&client_id) && output.contains("invalid_json"),
         "{output}"
     );
+    let summary = ["dead-letters", "summary", "-o", "json"];
+    let (code, output) = deployment.run_command(&summary).await;
+    assert_eq!(code, Some(0), "{output}");
+    let summary: serde_json::Value = serde_json::from_str(&output).unwrap();
+    let reason = &summary["reasons"][0];
+    assert_eq!(reason["reason"], "invalid_json", "{summary}");
+    assert_eq!(
+        (&reason["dead_letters"], &reason["clients"]),
+        (&json!(2), &json!(1))
+    );
+    assert_eq!(summary["total"]["occurrences"], 2);
+    let (code, output) = deployment.run_command(&["dead-letters", "summary"]).await;
+    assert_eq!(code, Some(0), "{output}");
+    assert!(
+        output.starts_with("REASON ") && output.contains("\ntotal "),
+        "{output}"
+    );
     let (code, output) = deployment
         .run_command(&["dead-letters", "show", &dead_letter_id])
         .await;
