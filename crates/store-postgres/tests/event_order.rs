@@ -271,7 +271,7 @@ async fn sequencer_reads_each_event_once_although_postgresql_expects_an_empty_ta
     let (_, sql) = statement.unwrap();
     let explain = format!(
         "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {}",
-        sql.replace("$1", "1000")
+        sql.replace("$1", "1000").replace("$2", "0")
     );
     let plan: serde_json::Value = sqlx::query_scalar(AssertSqlSafe(explain))
         .fetch_one(&mut connection)
