@@ -19,7 +19,7 @@ const RESOLUTION: Duration = Duration::from_secs(5);
 /// Searches therefore start after an id below which no row can appear.
 ///
 /// Why no id is skipped that commits late: ids are drawn in ascending order. When id X is moved, all ids
-/// below X are drawn. [`LONGEST_TRANSACTION`] later, the transactions that have drawn them are committed or
+/// below X are drawn. `LONGEST_TRANSACTION` later, the transactions that have drawn them are committed or
 /// rolled back. If a search that starts then, with the previous lower limit, leaves no row behind, no
 /// row with an id up to X is left, and none can appear. Only such a search moves the limit to X. So the
 /// events of a client are also moved in their order. As a precaution, the whole table is searched
