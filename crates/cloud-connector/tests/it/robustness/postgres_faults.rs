@@ -146,8 +146,14 @@ fn signal_server(postgres: &Service, signal_name: &str) {
         );
         index += 1;
     }
-    for pid in pids {
-        send_signal(pid, signal_name);
+    let (server, children) = pids.split_first().unwrap();
+    send_signal(*server, signal_name);
+    for pid in children {
+        // A process of the server can end at any time, for example an autovacuum worker.
+        let _ = std::process::Command::new("kill")
+            .args([&format!("-{signal_name}"), &pid.to_string()])
+            .stderr(std::process::Stdio::null())
+            .status();
     }
 }
 
