@@ -186,7 +186,7 @@ async fn a_failed_login_saves_nothing_and_names_the_fix() {
         assert!(!outcome.stderr.contains("another-secret"), "{args:?}");
         assert!(!fixture.profile_file().exists(), "{args:?}");
     }
-    // Without a terminal, nobody can type the key.
+    // Without a terminal, the user cannot enter the key.
     let args = ["login", "--url", &url, "--key-name", "local", "--org", "1"];
     let outcome = fixture.run(2, &mut fixture.command(&args)).await;
     assert!(

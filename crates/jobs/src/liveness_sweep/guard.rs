@@ -99,7 +99,7 @@ mod tests {
         let mut guard = Guard::default();
         assert!(guard.add(count(15, 0)));
         assert!(!guard.add(count(15, 8)));
-        // Earlier answers do not outweigh that nobody answers now.
+        // Earlier answers do not count if no client answers now.
         assert!(guard.add(count(100, 100)));
         assert!(!guard.add(count(20, 0)));
         tokio::time::advance(GUARD_WINDOW).await;

@@ -148,7 +148,7 @@ async fn reconnect_and_disconnect_send_commands_to_the_client() {
         format!("sent the command `reconnect` to pc-1 (message {id})\n")
     );
 
-    // Without a terminal, nobody can confirm.
+    // Without a terminal, the user cannot confirm.
     let outcome = fixture.run(2, &["connections", "disconnect", "pc-1"]).await;
     assert!(outcome.stderr.contains("--yes"), "{}", outcome.stderr);
     assert_eq!(fixture.connector.list_client_ids("10000").await, ["pc-1"]);
